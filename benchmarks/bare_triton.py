@@ -15,7 +15,7 @@ from bertender.core.errors import ServingError
 from serve.repository.config_pbtxt import CONFIG_NAME
 from serve.server.addresses import free_ports
 from serve.server.installation import find_installation
-from serve.server.launch import GRPC_HEADER, failure_reason, launch, restricted
+from serve.server.triton import GRPC_HEADER, failure_reason, launch, restricted
 from serve.server.workspace import REPOSITORY, Workspace
 
 HOST = "127.0.0.1"

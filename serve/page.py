@@ -24,7 +24,7 @@ from bertender.problems import PROBLEMS
 from serve.config import BackendParameters
 from serve.door.engine import FAILED, Model, RefusedError
 from serve.door.http import connection_of
-from serve.door.http_reading import json_response
+from serve.door.http_bodies import json_response
 from serve.door.service import Door
 from serve.wire import CANDIDATE_SUFFIX
 

@@ -63,8 +63,8 @@ def serve_command() -> Callable[..., None]:
         as_json: JsonFlag = False,
     ) -> None:
         from serve.repository.write import model_names, models_by_name, write_repository
-        from serve.server.launch import attached_command
         from serve.server.server import serve_forever
+        from serve.server.triton import attached_command
 
         config = ServeCommandConfig.parse(settings_of(ServeCommandConfig, values))
         for name in ("log_file", "access_log"):

@@ -3,17 +3,19 @@
 From top to bottom: `ServedModel.submit` takes a request into the queue and tokenises it. Lanes, a
 thread each, take bucket after bucket from the queue, run it, and respond to the requests that are
 complete by it. `BucketedClassifier.run` runs one bucket, padded to its own longest text alone, and
-where that is faster to the next of few shapes.
+where that is faster to the next of few shapes. It runs in the process of the backend, with as many
+threads as it is worth, or as another Triton model, in the process of Triton.
 """
 
 from __future__ import annotations
 
+import importlib
 import logging
 import os
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -25,11 +27,10 @@ import numpy.typing as npt
 from bertender.core.errors import DataError, ModelError
 from bertender.problems.problem import Outputs, Problem
 from bertender.problems.single_label_classification import SINGLE_LABEL
-from bertender.text.batch import Batch, Encode, Tokenize, cut_examples, merged, rows_of
+from bertender.text.batch import Batch, Encode, Tokenize, cut_examples, merged
 from bertender.text.tokenizer import LONGEST_INPUT_BY_DEFAULT, Padding, padding_of
-from serve.backend.fair_queue import Bucket, FairQueue, Refusal, Request, Row, Tensors
+from serve.backend.fair_queue import Bucket, FairQueue, OwnShapes, Refusal, Request, Row, Tensors
 from serve.backend.metrics import QUEUE_FULL, QUEUE_TIMEOUT, REASONS, Tally
-from serve.backend.running import AdaptiveThreads, OwnShapes
 from serve.wire import ABSTAINED, TEXT, TRUNCATED, BytesArray, Wishes, from_arrays
 
 if TYPE_CHECKING:  # at run time it would load PyTorch into the server
@@ -390,83 +391,72 @@ def longest_input_of(encode: Encode) -> int:
     return encode.max_length if isinstance(encode, Tokenize) else LONGEST_INPUT_BY_DEFAULT
 
 
-SHORTEST = 8
-WARM_UP_LIMIT_S = 1.0
-"""Most seconds of the warm-up: a slow model gains the least from it, and would take the longest."""
+ENCODER_OUTPUT = "logits"
+"""Output of the Triton model that runs the graph."""
 
 
-def warm_up(
-    classifier: BucketedClassifier,
-    text_columns: int,
-    most_texts: int,
-    tokens_per_bucket: int,
-    lanes: int = 1,
-    clock: Callable[[], float] = time.monotonic,
-) -> None:
-    """Classify one text, then run a full bucket of each length while that takes under a second.
+class EncoderPredictor:
+    """A Triton model that takes token arrays and returns logits: business logic scripting (BLS).
 
-    A runtime reserves memory and prepares itself when it first sees an input of some size. Here
-    that happens at the start, at sizes over all buckets, and not while a request waits. Where small
-    buckets have a thread of their own, the largest of these comes first. Where buckets have few
-    shapes, the others follow in what is left of the second. Where several buckets run at once, so
-    many of them do: each reserves memory of its own.
+    Several threads may call it. It cannot run before Triton has loaded all models, which is after
+    `initialize`.
 
     Args:
-        classifier: the model.
-        text_columns: texts of an example.
-        most_texts: of a batch.
-        tokens_per_bucket: most tokens of a bucket.
-        lanes: buckets that run at once.
-        clock: returns seconds.
-
-    Raises:
-        ModelError: the model fails at a length that its tokenizer allows.
+        model: its name.
+        inputs: their names.
     """
-    start = clock()
-    problem, texts = classifier.problem, ("warm up",) * text_columns
-    example = problem.to_example(texts)
-    classifier.run(classifier.encode([example]))
-    edge = problem.edge_examples([example], classifier.longest_input)
-    encoded = classifier.encode([edge[1]])
-    row = int(encoded.arrays["attention_mask"].sum(axis=1).argmax())
-    long = rows_of(encoded, [row])
-    longest = long.arrays["attention_mask"].shape[1]
-    # full buckets, which take the most memory, and then what else buckets are padded to
-    shapes = [
-        *bucket_shapes(tokens_per_bucket, longest, most_texts),
-        *classifier.shapes.every(tokens_per_bucket, most_texts),
-    ]
-    if isinstance(adaptive := classifier.predictor, AdaptiveThreads):
-        shapes.insert(0, (1, min(adaptive.tokens_for_all - 1, longest)))
-    with ThreadPoolExecutor(lanes) as pool:
-        for rows, length in shapes:
-            if clock() - start > WARM_UP_LIMIT_S:
-                logger.info("no time for %d texts of %d tokens, and what follows", rows, length)
-                return
-            cut = {
-                name: np.repeat(array[:, :length], rows, axis=0)
-                for name, array in long.arrays.items()
-            }
-            full = Batch(long.examples * rows, cut)
-            try:
-                list(pool.map(classifier.predictor.logits, [full] * lanes))
-            except Exception as error:  # its exception classes share no public base
-                raise ModelError(
-                    f"the model fails at {rows} texts of {length} tokens, though its tokenizer "
-                    f"allows {longest}: {error}. Set a shorter --max-length, or export it again."
-                ) from None
+
+    def __init__(self, model: str, inputs: Sequence[str]) -> None:
+        self.triton = importlib.import_module("triton_python_backend_utils")  # only in the stub
+        self.model = model
+        self.inputs = inputs
+        # arrays of numpy are wanted, wherever the model runs
+        self.memory = self.triton.PreferredMemory(self.triton.TRITONSERVER_MEMORY_CPU, 0)
+
+    def logits(self, batch: Batch) -> npt.NDArray[np.float32]:
+        """Return the logits (batch, labels) of a batch.
+
+        Raises:
+            ModelError: the model cannot run it, or is not loaded.
+        """
+        response = self.triton.InferenceRequest(
+            model_name=self.model,
+            requested_output_names=[ENCODER_OUTPUT],
+            inputs=[self.triton.Tensor(name, batch.arrays[name]) for name in self.inputs],
+            preferred_memory=self.memory,
+        ).exec()
+        if response.has_error():
+            raise ModelError(f"model {self.model!r}: {response.error().message()}")
+        tensor = self.triton.get_output_tensor_by_name(response, ENCODER_OUTPUT)
+        # a copy: the response's memory goes with the response
+        return np.array(tensor.as_numpy(), dtype=np.float32)
 
 
-def bucket_shapes(
-    tokens_per_bucket: int, longest: int, most_texts: int
-) -> Iterator[tuple[int, int]]:
-    """Yield texts and tokens of a full bucket, at lengths that double up to the longest.
+class AdaptiveThreads:
+    """A predictor of a graph that is opened for one thread and for several: small buckets run on
+    one, larger ones on all, so that each wakes as many threads as pay off.
 
-    Longer inputs than a bucket holds run alone; they take the most memory, and may never come.
+    Threads that sleep between runs have to be woken for every operator that they share, which takes
+    longer than the work on a few tokens. One caller of single texts had 323 texts/s with one thread
+    where two gave 243; four callers of 16 texts had 523 with two where one gave 434. A token is
+    more work for a larger model, which has all threads from fewer tokens on.
+
+    ONNX Runtime has no threads of one run but those of its session, and Python cannot share
+    prepared weights between sessions. So a small model is in memory twice. A large one is not: its
+    runs are long enough for all threads anyway.
+
+    Args:
+        one: its runs have one thread.
+        several: its runs have all.
+        tokens_for_all: tokens of a bucket, padding included, from which on it has all threads.
     """
-    longest = min(longest, tokens_per_bucket)
-    lengths = [SHORTEST]
-    while lengths[-1] < longest:
-        lengths.append(2 * lengths[-1])
-    for length in (*lengths[:-1], longest):
-        yield max(1, min(most_texts, tokens_per_bucket // length)), length
+
+    def __init__(self, one: Predictor, several: Predictor, tokens_for_all: int) -> None:
+        self.one = one
+        self.several = several
+        self.tokens_for_all = tokens_for_all
+
+    def logits(self, batch: Batch) -> npt.NDArray[np.float32]:
+        """Return the logits (batch, labels) of a bucket."""
+        is_small = batch.arrays["attention_mask"].size < self.tokens_for_all
+        return (self.one if is_small else self.several).logits(batch)

@@ -4,6 +4,7 @@ Callers take turns in tokens: the one of whom the fewest have run comes first (t
 counter of Sheng et al. 2024, https://arxiv.org/abs/2401.00588, equation 1 without weights). A
 bucket is put together from the rows of all waiting requests whenever the model is free, so that a
 request which has just arrived shares the next one, and leaves as soon as its own rows are done.
+What shape it has then is in `OwnShapes` and `PaddedShapes`.
 """
 
 from __future__ import annotations
@@ -14,19 +15,24 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import count, islice
+from itertools import count, islice, takewhile
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 
 from bertender.problems.problem import Outputs
 from bertender.text.batch import Batch, Example, length_buckets
-from serve.backend.running import OwnShapes
 from serve.wire import WATCH_CALLER
 
 Tensors = Mapping[str, npt.NDArray[Any]]
 """Arrays of a response, by the name of the output."""
 
+
+PADDED_TOKENS = 8
+"""Padded buckets have a multiple of it."""
+AXES_OF_EXAMPLES = 2
+"""Axes of logits (batch, labels); logits of tokens have one more."""
 
 HANGS_S = 60.0
 """A bucket that runs for longer hangs. Nothing starts beside it, so that a probe, whose short text
@@ -351,3 +357,68 @@ def _in_turns(
                 yield next(iterator)
             except StopIteration:
                 left.remove(iterator)
+
+
+@dataclass(frozen=True)
+class OwnShapes:
+    """Every bucket has the shape of its texts."""
+
+    def rows(self, texts: int) -> int:
+        """Return the rows of a bucket of at least one text."""
+        return texts
+
+    def tokens(self, longest: int) -> int:
+        """Return the tokens of each row, by those of the longest text."""
+        return longest
+
+    def padded(self, bucket: Batch) -> Batch:
+        """Return a bucket in its shape."""
+        return bucket
+
+    def without_padding(
+        self, logits: npt.NDArray[np.float32], bucket: Batch
+    ) -> npt.NDArray[np.float32]:
+        """Return the logits of a bucket, of each example or of each token, by its own shape."""
+        rows, tokens = bucket.arrays["attention_mask"].shape
+        return logits[:rows] if logits.ndim == AXES_OF_EXAMPLES else logits[:rows, :tokens]
+
+    def every(self, tokens_per_bucket: int, most_texts: int) -> Iterator[tuple[int, int]]:
+        """Yield rows and tokens of shapes that are worth a run before the first request."""
+        yield from ()
+
+
+@dataclass(frozen=True)
+class PaddedShapes(OwnShapes):
+    """Buckets are padded to 1, 2, 3, 4, 6, 8, 12, 16, ... rows, and to multiples of 8 tokens.
+
+    A server merges requests, so nearly every bucket has another number of texts and tokens than
+    those before it. Where a runtime compiles a graph for each shape when it first comes, that takes
+    longer than padding to a shape that has come already.
+    """
+
+    longest_input: int
+    """Most tokens that the model reads."""
+
+    def rows(self, texts: int) -> int:
+        power = 1 << (texts - 1).bit_length()
+        return power * 3 // 4 if texts <= power * 3 // 4 else power
+
+    def tokens(self, longest: int) -> int:
+        return max(longest, min(-(-longest // PADDED_TOKENS) * PADDED_TOKENS, self.longest_input))
+
+    def padded(self, bucket: Batch) -> Batch:
+        """Return a bucket with rows and columns of zeros added, which the mask hides."""
+        rows, tokens = bucket.arrays["attention_mask"].shape
+        added = ((0, self.rows(rows) - rows), (0, self.tokens(tokens) - tokens))
+        arrays = {name: np.pad(array, added) for name, array in bucket.arrays.items()}
+        return Batch(bucket.examples, arrays)
+
+    def every(self, tokens_per_bucket: int, most_texts: int) -> Iterator[tuple[int, int]]:
+        """Yield all that a bucket can have, with few rows first: most requests have few texts."""
+        longest = min(self.longest_input, tokens_per_bucket)
+        lengths = dict.fromkeys(
+            self.tokens(least) for least in range(1, longest + 1, PADDED_TOKENS)
+        )
+        rows = dict.fromkeys(map(self.rows, takewhile(lambda each: each <= most_texts, count(1))))
+        for each in rows:
+            yield from ((each, length) for length in lengths if each * length <= tokens_per_bucket)

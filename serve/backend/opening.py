@@ -1,32 +1,53 @@
-"""The opening of a served model: artifact, tokenizer and runtime become a ServedModel."""
+"""The opening of a served model: artifact, tokenizer and runtime become a warm ServedModel."""
 
 from __future__ import annotations
 
 import ctypes
+import logging
 import os
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from bertender.core.artifact import Artifact
+from bertender.core.errors import ModelError
 from bertender.core.hardware import share_of_cores
-from bertender.models.onnx_session import ONNX_NAME, check_tokens
-from bertender.models.runtimes import check_suits
+from bertender.models.onnx_session import ONNX_DATA_NAME, ONNX_NAME, check_tokens
+from bertender.models.runtimes import RUNTIMES, check_suits
 from bertender.problems import problem_of_task
+from bertender.text.batch import Batch, rows_of
 from bertender.text.tokenizer import open_tokenizer
-from serve.backend.batches import BucketedClassifier, ServedModel, longest_input_of, warm_up
-from serve.backend.fair_queue import FairQueue
-from serve.backend.running import (
-    ADAPTING,
-    TOKENS_FOR_ALL_THREADS,
+from serve.backend.batches import (
     AdaptiveThreads,
-    OwnShapes,
-    PaddedShapes,
-    open_predictor,
+    BucketedClassifier,
+    EncoderPredictor,
+    ServedModel,
+    longest_input_of,
 )
+from serve.backend.fair_queue import FairQueue, OwnShapes, PaddedShapes
 from serve.config import SERVED_RUNTIMES, BackendParameters
 from serve.wire import input_names
+
+if TYPE_CHECKING:  # at run time it would load PyTorch into the server
+    from bertender.models.runtimes import Predictor
+
+logger = logging.getLogger(__name__)
+
+ADAPTING = frozenset({"onnxruntime"})
+"""Rows of RUNTIMES whose small buckets are faster on one thread, as far as it was measured."""
+
+TOKENS_FOR_ALL_THREADS = 64
+"""Tokens of a bucket, padding included, from which on it has all threads, at MEASURED_BYTES."""
+MEASURED_BYTES = 24 * 2**20
+"""Size of the measured graph with its weights, a MiniLM in int8."""
+MOST_BYTES_TWICE = 128 * 2**20
+"""Largest graph, weights included, that is opened twice."""
 
 
 def open_served_model(
@@ -112,3 +133,125 @@ def small_tokens(classifier: BucketedClassifier, parameters: BackendParameters) 
         return classifier.predictor.tokens_for_all
     in_process = SERVED_RUNTIMES[parameters.runtime].in_process
     return TOKENS_FOR_ALL_THREADS if in_process in ADAPTING else 0
+
+
+def open_predictor(graph: Path, parameters: BackendParameters, threads: int) -> Predictor:
+    """Open a graph in the runtime that serves it.
+
+    Args:
+        graph: its file.
+        parameters: of the backend.
+        threads: of one run, at most.
+    """
+    runtime = SERVED_RUNTIMES[parameters.runtime]
+    if runtime.in_process is None:
+        return EncoderPredictor(parameters.encoder or "", parameters.encoder_inputs)
+    # spinning threads take the cores that the server needs: it cost half the throughput
+    open_graph = partial(
+        RUNTIMES[runtime.in_process].open,
+        graph,
+        spinning=False,
+        concurrent_runs=parameters.concurrent_buckets,
+    )
+    if parameters.threads == 0 and runtime.in_process in ADAPTING:
+        return adaptive(open_graph, graph, threads)
+    return open_graph(threads)
+
+
+def adaptive(open_graph: Callable[[int], Predictor], graph: Path, threads: int) -> Predictor:
+    """Open a graph for so many threads, and for one as well where that pays off.
+
+    Args:
+        open_graph: opens it, for a number of threads.
+        graph: its file.
+        threads: most of one run.
+    """
+    several = open_graph(threads)
+    files = (graph, graph.with_name(ONNX_DATA_NAME))
+    size_bytes = sum(file.stat().st_size for file in files if file.is_file())
+    if threads == 1 or size_bytes > MOST_BYTES_TWICE:
+        return several
+    share = min(1.0, MEASURED_BYTES / max(size_bytes, 1))
+    return AdaptiveThreads(open_graph(1), several, int(TOKENS_FOR_ALL_THREADS * share))
+
+
+SHORTEST = 8
+WARM_UP_LIMIT_S = 1.0
+"""Most seconds of the warm-up: a slow model gains the least from it, and would take the longest."""
+
+
+def warm_up(
+    classifier: BucketedClassifier,
+    text_columns: int,
+    most_texts: int,
+    tokens_per_bucket: int,
+    lanes: int = 1,
+    clock: Callable[[], float] = time.monotonic,
+) -> None:
+    """Classify one text, then run a full bucket of each length while that takes under a second.
+
+    A runtime reserves memory and prepares itself when it first sees an input of some size. Here
+    that happens at the start, at sizes over all buckets, and not while a request waits. Where small
+    buckets have a thread of their own, the largest of these comes first. Where buckets have few
+    shapes, the others follow in what is left of the second. Where several buckets run at once, so
+    many of them do: each reserves memory of its own.
+
+    Args:
+        classifier: the model.
+        text_columns: texts of an example.
+        most_texts: of a batch.
+        tokens_per_bucket: most tokens of a bucket.
+        lanes: buckets that run at once.
+        clock: returns seconds.
+
+    Raises:
+        ModelError: the model fails at a length that its tokenizer allows.
+    """
+    start = clock()
+    problem, texts = classifier.problem, ("warm up",) * text_columns
+    example = problem.to_example(texts)
+    classifier.run(classifier.encode([example]))
+    edge = problem.edge_examples([example], classifier.longest_input)
+    encoded = classifier.encode([edge[1]])
+    row = int(encoded.arrays["attention_mask"].sum(axis=1).argmax())
+    long = rows_of(encoded, [row])
+    longest = long.arrays["attention_mask"].shape[1]
+    # full buckets, which take the most memory, and then what else buckets are padded to
+    shapes = [
+        *bucket_shapes(tokens_per_bucket, longest, most_texts),
+        *classifier.shapes.every(tokens_per_bucket, most_texts),
+    ]
+    if isinstance(adaptive := classifier.predictor, AdaptiveThreads):
+        shapes.insert(0, (1, min(adaptive.tokens_for_all - 1, longest)))
+    with ThreadPoolExecutor(lanes) as pool:
+        for rows, length in shapes:
+            if clock() - start > WARM_UP_LIMIT_S:
+                logger.info("no time for %d texts of %d tokens, and what follows", rows, length)
+                return
+            cut = {
+                name: np.repeat(array[:, :length], rows, axis=0)
+                for name, array in long.arrays.items()
+            }
+            full = Batch(long.examples * rows, cut)
+            try:
+                list(pool.map(classifier.predictor.logits, [full] * lanes))
+            except Exception as error:  # its exception classes share no public base
+                raise ModelError(
+                    f"the model fails at {rows} texts of {length} tokens, though its tokenizer "
+                    f"allows {longest}: {error}. Set a shorter --max-length, or export it again."
+                ) from None
+
+
+def bucket_shapes(
+    tokens_per_bucket: int, longest: int, most_texts: int
+) -> Iterator[tuple[int, int]]:
+    """Yield texts and tokens of a full bucket, at lengths that double up to the longest.
+
+    Longer inputs than a bucket holds run alone; they take the most memory, and may never come.
+    """
+    longest = min(longest, tokens_per_bucket)
+    lengths = [SHORTEST]
+    while lengths[-1] < longest:
+        lengths.append(2 * lengths[-1])
+    for length in (*lengths[:-1], longest):
+        yield max(1, min(most_texts, tokens_per_bucket // length)), length

@@ -26,7 +26,7 @@ from bertender.core.errors import BertenderError
 from serve.backend.fair_queue import Refusal, Tensors
 from serve.backend.opening import open_served_model
 from serve.config import BackendParameters
-from serve.door.tensors import Tensor
+from serve.door.engine import Tensor
 from serve.wire import Wishes
 
 HEAD = struct.Struct("<qII")

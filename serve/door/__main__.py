@@ -1,4 +1,4 @@
-"""The door as a process of its own: python -m serve.door START, a file as `starting.Start`.
+"""The door as a process of its own: python -m serve.door START, a file as `server.Start`.
 
 It reports at a pipe: its ports once it is ready, and an error that ends it. It leaves at SIGTERM,
 and when its owner closes its standard input, which also happens when the owner is killed.
@@ -17,8 +17,7 @@ from pathlib import Path
 from bertender.core.errors import BertenderError
 from serve.config import PORT_FIELDS, ServeConfig
 from serve.door.process import Process, engine_of, run
-from serve.server.server import Server
-from serve.server.starting import Start, report_of
+from serve.server.server import Server, Start, report_of
 
 
 def main(arguments: list[str]) -> int:

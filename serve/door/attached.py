@@ -16,12 +16,11 @@ from tritonclient.grpc import service_pb2 as messages
 
 from bertender.core.errors import ConfigError, ServingError
 from serve.config import TRITON_SCHEME, BackendParameters, ServeConfig
-from serve.door.engine import Model, RefusedError
-from serve.door.models import model_of
+from serve.door.engine import Model, RefusedError, model_of
 from serve.door.triton import POLL_S, RESTRICTED, AskedTriton
 from serve.repository.config_pbtxt import CONFIG_NAME, read_model_config
 from serve.repository.write import model_names
-from serve.server.launch import TOKEN
+from serve.server.triton import TOKEN
 from serve.wire import ENCODER_NAME
 
 logger = logging.getLogger(__name__)

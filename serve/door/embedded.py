@@ -36,10 +36,10 @@ from serve.door.engine import (
     Model,
     ModelState,
     RefusedError,
+    Tensor,
     away,
+    model_of,
 )
-from serve.door.models import model_of
-from serve.door.tensors import Tensor
 from serve.repository.config_pbtxt import CONFIG_NAME, read_model_config
 from serve.repository.write import model_names
 from serve.server.installation import QUIET_AND_LIGHT

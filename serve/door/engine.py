@@ -1,13 +1,26 @@
-"""Engine: what runs the model behind the door, as the door sees it."""
+"""Engine: what runs the models behind the door, and the models and tensors as the door sees them.
+
+The bytes of a tensor are those of the Open Inference Protocol's binary forms (`raw_input_contents`
+of gRPC, the binary part of an HTTP body): values in rows, little endian; each value of BYTES has
+its length before it, in 4 bytes.
+
+https://github.com/kserve/open-inference-protocol
+"""
 
 from __future__ import annotations
 
+import math
+import struct
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
-from serve.door.tensors import Tensor
+import numpy as np
+import numpy.typing as npt
+
+from serve.config import BackendParameters
 
 
 @dataclass(frozen=True)
@@ -204,3 +217,132 @@ class Engine(ABC):
     async def metrics(self) -> str:
         """Return what the engine itself counts, as Prometheus reads it."""
         return ""
+
+
+def model_of(config: Any, version: str) -> Model:
+    """Return a model by its configuration in a repository of `bertender serve`."""
+    values = as_mapping(config)
+    limits = BackendParameters.from_model_config(values)
+    return Model(
+        name=config.name,
+        version=version,
+        inputs=tuple(each.name for each in config.input),
+        outputs={
+            each.name: (datatype(values["output"][place]["data_type"]), tuple(each.dims))
+            for place, each in enumerate(config.output)
+        },
+        max_batch_size=config.max_batch_size,
+        max_text_bytes=limits.max_text_bytes,
+        longest_input=limits.max_length or limits.longest_input,
+        config=values,
+    )
+
+
+def datatype(name: str) -> str:
+    """Return the protocol's name of a type of Triton's configuration."""
+    return name.removeprefix("TYPE_").replace("STRING", "BYTES")
+
+
+def as_mapping(message: Any) -> dict[str, Any]:
+    """Return a message of protobuf as Triton writes it as JSON: with fields that have no value,
+    and numbers of 64 bits as numbers."""
+    values: dict[str, Any] = {}
+    for described in message.DESCRIPTOR.fields:
+        value = getattr(message, described.name)
+        if described.has_presence and not message.HasField(described.name):
+            continue
+        if hasattr(value, "items"):
+            values[described.name] = {key: _plain(described, each) for key, each in value.items()}
+        elif hasattr(value, "append"):
+            values[described.name] = [_plain(described, each) for each in value]
+        else:
+            values[described.name] = _plain(described, value)
+    return values
+
+
+def _plain(described: Any, value: Any) -> Any:
+    if hasattr(value, "DESCRIPTOR"):
+        return as_mapping(value)
+    if described.enum_type is not None:
+        return described.enum_type.values_by_number[value].name
+    return value
+
+
+DATATYPES: Mapping[str, str] = {
+    "BOOL": "?",
+    "UINT8": "u1",
+    "UINT16": "<u2",
+    "UINT32": "<u4",
+    "UINT64": "<u8",
+    "INT8": "i1",
+    "INT16": "<i2",
+    "INT32": "<i4",
+    "INT64": "<i8",
+    "FP16": "<f2",
+    "FP32": "<f4",
+    "FP64": "<f8",
+}
+"""Datatypes of the protocol, besides BYTES, and numpy's names for them."""
+BYTES = "BYTES"
+LENGTH = struct.Struct("<I")
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """A tensor with its values as bytes."""
+
+    name: str
+    datatype: str
+    """BYTES, or a row of DATATYPES."""
+    shape: tuple[int, ...]
+    data: bytes
+
+    @classmethod
+    def of_array(cls, name: str, array: npt.NDArray[Any]) -> Tensor:
+        """Make one of a numpy array; an array of objects holds bytes."""
+        if array.dtype == np.object_:
+            return cls(name, BYTES, array.shape, joined(array.reshape(-1).tolist()))
+        datatype = next(key for key, dtype in DATATYPES.items() if np.dtype(dtype) == array.dtype)
+        return cls(name, datatype, array.shape, np.ascontiguousarray(array).tobytes())
+
+    def array(self) -> npt.NDArray[Any]:
+        """Return the values as a numpy array; those of BYTES as objects.
+
+        Raises:
+            ValueError: the bytes are more or fewer than the shape says.
+        """
+        if self.datatype != BYTES:
+            return np.frombuffer(self.data, np.dtype(DATATYPES[self.datatype])).reshape(self.shape)
+        values = np.empty(math.prod(self.shape), np.object_)
+        values[:] = split(self.data, len(values))
+        return values.reshape(self.shape)
+
+
+def joined(values: Iterable[bytes]) -> bytes:
+    """Return the bytes of a tensor of BYTES."""
+    parts: list[bytes] = []
+    for value in values:
+        parts += (LENGTH.pack(len(value)), value)
+    return b"".join(parts)
+
+
+def split(data: bytes, count: int) -> Sequence[bytes]:
+    """Return the values of a tensor of BYTES.
+
+    Raises:
+        ValueError: there are more or fewer values than `count`, or one ends beyond the data.
+    """
+    values: list[bytes] = []
+    place = 0
+    while place < len(data) and len(values) < count:
+        if place + LENGTH.size > len(data):
+            raise ValueError(f"the length of value {len(values)} ends beyond the data")
+        (length,) = LENGTH.unpack_from(data, place)
+        place += LENGTH.size
+        if place + length > len(data):
+            raise ValueError(f"value {len(values)} of {length} bytes ends beyond the data")
+        values.append(data[place : place + length])
+        place += length
+    if place < len(data) or len(values) < count:
+        raise ValueError(f"{len(data)} bytes are not the {count} values of the shape")
+    return values

@@ -28,7 +28,7 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from tritonclient.grpc import model_config_pb2, service_pb2
 
 from bertender.core.errors import ServingError
-from serve.door.engine import FAILED, LATE, UNSUPPORTED, Code, Model, RefusedError
+from serve.door.engine import FAILED, LATE, UNSUPPORTED, Code, Model, RefusedError, Tensor
 from serve.door.requests import (
     BINARY_SIZE,
     INPUT_PARAMETERS,
@@ -53,7 +53,6 @@ from serve.door.service import (
     DoorSettings,
     platform_of,
 )
-from serve.door.tensors import Tensor
 from serve.wire import width_of
 
 logger = logging.getLogger(__name__)

@@ -1,6 +1,7 @@
-"""The door's HTTP: the Open Inference Protocol as a Starlette application.
+"""The door's HTTP, a Starlette application: the Open Inference Protocol and administrative routes.
 
 https://github.com/kserve/open-inference-protocol
+https://github.com/triton-inference-server/server/blob/main/docs/protocol/extension_model_repository.md
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ import re
 import socket
 from collections.abc import Mapping, Sequence
 from ipaddress import ip_address
+from typing import Any
 
+import msgspec
 from starlette.applications import Starlette
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
@@ -24,12 +27,34 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from serve.door.engine import FAILED, FORBIDDEN, UNAVAILABLE, Model, RefusedError, Visit
-from serve.door.http_admin import admin_routes
-from serve.door.http_bodies import HEADER_LENGTH, read_request, write_response
-from serve.door.http_reading import ClientGoneError, body_of, json_response, unless_gone
-from serve.door.requests import checked, most_body_bytes
-from serve.door.service import EXTENSIONS, FAILURE, SERVER_NAME, SERVER_VERSION, Door, platform_of
+from serve.door.engine import (
+    FAILED,
+    FORBIDDEN,
+    UNAVAILABLE,
+    UNSUPPORTED,
+    Model,
+    RefusedError,
+    Visit,
+)
+from serve.door.http_bodies import (
+    HEADER_LENGTH,
+    ClientGoneError,
+    body_of,
+    json_response,
+    read_request,
+    unless_gone,
+    write_response,
+)
+from serve.door.requests import checked, invalid, most_body_bytes
+from serve.door.service import (
+    ADMIN_HEADER,
+    EXTENSIONS,
+    FAILURE,
+    SERVER_NAME,
+    SERVER_VERSION,
+    Door,
+    platform_of,
+)
 from serve.wire import width_of
 
 logger = logging.getLogger(__name__)
@@ -302,3 +327,83 @@ class Infer:
         outputs = await unless_gone(work, receive)
         content, more = write_response(asked, model, outputs)
         return Response(content, headers=more)
+
+
+MOST_ADMIN_BODY_BYTES = 64 * 1024
+REPOSITORY_MODEL = "/v2/repository/models/{model}"
+CLOSED = (
+    "/v2/models/stats",
+    "/v2/models/{model}/stats",
+    "/v2/models/{model}/versions/{version}/stats",
+    "/v2/models/{model}/trace/setting",
+    "/v2/trace/setting",
+    "/v2/logging",
+    "/v2/systemsharedmemory/{rest:path}",
+    "/v2/cudasharedmemory/{rest:path}",
+    "/v2/repository/{rest:path}",
+)
+"""Routes of Triton that the door does not have."""
+
+
+class Ready(msgspec.Struct):
+    """The body of a request for the index."""
+
+    ready: bool = False
+
+
+class Parameters(msgspec.Struct):
+    """The body of a request to load or unload a model."""
+
+    parameters: dict[str, object] | None = None
+
+
+def admin_routes(door: Door) -> list[BaseRoute]:
+    """Return the routes."""
+    admin = Admin(door)
+    return [
+        Route("/v2/repository/index", admin.index, methods=["POST"]),
+        Route(f"{REPOSITORY_MODEL}/load", admin.load, methods=["POST"]),
+        Route(f"{REPOSITORY_MODEL}/unload", admin.unload, methods=["POST"]),
+        *(Route(path, admin.closed, methods=["GET", "POST"]) for path in CLOSED),
+    ]
+
+
+class Admin:
+    """The routes."""
+
+    def __init__(self, door: Door) -> None:
+        self.door = door
+
+    async def index(self, request: Request) -> Response:
+        only_ready = (await self._body(request, Ready)).ready
+        states = await self.door.engine.repository()
+        found = []
+        for each in states:
+            if each.state == "READY" or not only_ready:
+                about = {"version": each.version, "state": each.state, "reason": each.reason}
+                found.append({"name": each.name, **{key: own for key, own in about.items() if own}})
+        return json_response(found)
+
+    async def load(self, request: Request) -> Response:
+        if (await self._body(request, Parameters)).parameters:
+            raise invalid("a model is loaded as its folder is, without parameters.")
+        await self.door.engine.load(request.path_params["model"])
+        return Response()
+
+    async def unload(self, request: Request) -> Response:
+        await self._body(request, Parameters)
+        await self.door.engine.unload(request.path_params["model"])
+        return Response()
+
+    async def closed(self, request: Request) -> Response:
+        self.door.check_admin(request.headers.get(ADMIN_HEADER))
+        raise RefusedError(UNSUPPORTED, f"{request.url.path} is not served here.")
+
+    async def _body(self, request: Request, kind: type[msgspec.Struct]) -> Any:
+        self.door.check_admin(request.headers.get(ADMIN_HEADER))
+        receive, hold = request.receive, self.door.hold
+        async with body_of(request.headers, receive, MOST_ADMIN_BODY_BYTES, hold) as body:
+            try:
+                return msgspec.json.decode(body or b"{}", type=kind)
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+                raise invalid(f"the body is not what this route takes: {error}.") from None

@@ -1,4 +1,7 @@
-"""The door's process: the engine started and watched, the ports opened, and an end without loss."""
+"""The door's process: the engine started and watched, the ports opened, and an end without loss.
+
+What it reads of the repository besides, for the page and for limits, is in `Artifacts`.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ import logging
 import socket
 import ssl
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,9 +20,12 @@ from typing import Any
 import grpc
 import uvloop
 
-from bertender.core.errors import ConfigError, ServingError
-from serve.config import ServeConfig
-from serve.door.artifacts import Artifacts
+from bertender.core.artifact import GOLDEN_NAME, Artifact, read_golden
+from bertender.core.errors import BertenderError, ConfigError, ServingError
+from bertender.problems import PROBLEMS
+from bertender.text.batch import Tokenize
+from bertender.text.tokenizer import open_tokenizer
+from serve.config import BackendParameters, ServeConfig
 from serve.door.embedded import EmbeddedEngine
 from serve.door.engine import Engine
 from serve.door.grpc_front import grpc_server, listen
@@ -28,9 +34,10 @@ from serve.door.http_server import Server, http_server
 from serve.door.service import Door, DoorSettings
 from serve.door.watch import Patience, WatchedEngine
 from serve.page import Page
+from serve.repository.config_pbtxt import CONFIG_NAME, read_model_config
 from serve.server.addresses import is_loopback, listening_error, with_ports
-from serve.server.launch import IN_FLIGHT_TIMEOUT_S, admin_token
 from serve.server.supervisor import HURRYING, STOPPING
+from serve.server.triton import IN_FLIGHT_TIMEOUT_S, Triton, admin_token
 from serve.server.workspace import Workspace, log_file_of
 
 logger = logging.getLogger(__name__)
@@ -54,7 +61,6 @@ def engine_of(repository: Path, config: ServeConfig, workspace: Workspace) -> En
 
         return AttachedEngine(repository, config)
     from serve.door.triton import TritonEngine
-    from serve.server.triton import Triton
 
     return TritonEngine(Triton(repository, config, workspace))
 
@@ -271,3 +277,53 @@ def check_tls(config: ServeConfig) -> None:
             f"tls_certificate={config.tls_certificate}, tls_key={config.tls_key}: {error}. Name a "
             "certificate in PEM, its chain in it, and its unencrypted key."
         ) from None
+
+
+class Artifacts:
+    """The artifacts of the served versions. Its methods may be called by several threads.
+
+    Args:
+        repository: what `write_repository` wrote.
+    """
+
+    def __init__(self, repository: Path) -> None:
+        self.repository = repository
+        self._tokenizers: dict[str, tuple[Path, Tokenize]] = {}
+        """Name of a model -> the folder of its served version, and its tokenizer."""
+
+    def golden(self, model: str) -> Sequence[str] | None:
+        """Return the texts of a golden example; None where the artifact has none."""
+        try:
+            artifact, _ = self._of(model)
+            if GOLDEN_NAME not in artifact.card.files:
+                return None
+            problem = PROBLEMS[artifact.card.task.problem_type]
+            return problem.to_texts(read_golden(artifact).texts[0].example)
+        except (BertenderError, OSError):  # it is being replaced
+            return None
+
+    def count_tokens(self, model: str, examples: Sequence[tuple[str, ...]]) -> list[int]:
+        """Return how many tokens the longest row of each example has, at most one more than the
+        model reads; the first that has more is the last."""
+        artifact, parameters = self._of(model)
+        problem = PROBLEMS[artifact.card.task.problem_type]
+        folder, encode = self._tokenizers.get(model, (None, None))
+        if encode is None or folder != artifact.path:
+            encode = problem.encoder(open_tokenizer(artifact.path, parameters.max_length))
+            self._tokenizers[model] = artifact.path, encode
+        counts = []
+        for example in examples:
+            batch = encode([problem.to_example(example)])
+            is_cut = batch.truncated is not None and bool(batch.truncated[0])
+            counts.append(batch.lengths()[0] + is_cut)
+            if is_cut:  # the request is refused by it; tokenising 2 MB of others takes a second
+                break
+        return counts
+
+    def _of(self, model: str) -> tuple[Artifact, BackendParameters]:
+        config = read_model_config(self.repository / model / CONFIG_NAME)
+        values = {name: each.string_value for name, each in config.parameters.items()}
+        parameters = BackendParameters.parse(values)
+        version = max(config.version_policy.specific.versions)
+        folder = self.repository / model / str(version) / parameters.artifact
+        return Artifact.load(folder.resolve(), verify=False), parameters

@@ -15,8 +15,16 @@ from itertools import chain
 from typing import Any
 
 from bertender.core.errors import DataError
-from serve.door.engine import INVALID, InferRequest, Model, RefusedError
-from serve.door.tensors import BYTES, Tensor, joined, split
+from serve.door.engine import (
+    BYTES,
+    INVALID,
+    InferRequest,
+    Model,
+    RefusedError,
+    Tensor,
+    joined,
+    split,
+)
 from serve.wire import MOST_PASSAGES, PASSAGES, TRUNCATE, listed, to_text, width_of
 
 MOST_PARAMETERS = 32

@@ -22,12 +22,11 @@ from serve.door.engine import (
     Engine,
     Model,
     RefusedError,
+    Tensor,
     Visit,
 )
-from serve.door.records import Records
+from serve.door.records import Records, traces_to
 from serve.door.requests import Asked, bytes_read, invalid, shown, too_long
-from serve.door.tensors import Tensor
-from serve.door.traces import traces_to
 
 SERVER_NAME = "bertender"
 SERVER_VERSION = metadata.version("bertender")

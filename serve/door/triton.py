@@ -33,12 +33,11 @@ from serve.door.engine import (
     Model,
     ModelState,
     RefusedError,
+    Tensor,
     away,
+    model_of,
 )
-from serve.door.models import model_of
-from serve.door.tensors import Tensor
-from serve.server.launch import GRPC_HEADER
-from serve.server.triton import LOOPBACK, Triton
+from serve.server.triton import GRPC_HEADER, LOOPBACK, Triton
 from serve.wire import CANDIDATE_SUFFIX
 
 POLL_S = 0.05

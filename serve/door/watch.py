@@ -26,9 +26,9 @@ from serve.door.engine import (
     Model,
     ModelState,
     RefusedError,
+    Tensor,
     away,
 )
-from serve.door.tensors import Tensor
 from serve.wire import CANDIDATE_SUFFIX, WATCH_CALLER
 
 logger = logging.getLogger(__name__)

@@ -39,8 +39,8 @@ from bertender.models.onnx_session import ONNX_DATA_NAME, ONNX_NAME
 from bertender.models.runtimes import FLOAT_PRECISIONS, RUNTIMES, check_suits, saturates
 from bertender.problems import PROBLEMS
 from bertender.text.tokenizer import open_tokenizer, stated_longest_input
-from serve.backend.batches import bucket_shapes
-from serve.backend.running import ENCODER_OUTPUT
+from serve.backend.batches import ENCODER_OUTPUT
+from serve.backend.opening import bucket_shapes
 from serve.config import SERVED_RUNTIMES, BackendParameters, ServeConfig
 from serve.repository.config_pbtxt import (
     ANY,

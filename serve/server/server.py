@@ -16,25 +16,41 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
-from typing import IO, NoReturn, Self
+from typing import IO, Any, NoReturn, Self
 
 import psutil
+from pydantic import Field
 
 from bertender.core.artifact import Artifact
 from bertender.core.card import CARD_NAME
-from bertender.core.errors import BertenderError, ConfigError, DamagedArtifactError, ServingError
+from bertender.core.config import Record
+from bertender.core.errors import (
+    ArtifactError,
+    BertenderError,
+    ConfigError,
+    DamagedArtifactError,
+    ModelError,
+    PortTakenError,
+    RuntimeMissingError,
+    ServerMissingError,
+    ServingError,
+)
 from serve.config import STANDARD_OUTPUT, ServeConfig
 from serve.repository.write import Models, by_name, model_names, write_repository
 from serve.server.addresses import in_url, reachable, with_free_ports
 from serve.server.installation import QUIET_AND_LIGHT
-from serve.server.launch import IN_FLIGHT_TIMEOUT_S, STOP_TIMEOUT_S, begin_log, failure_reason
-from serve.server.starting import DOOR, RAISED, Start
 from serve.server.supervisor import HURRYING
-from serve.server.triton import Triton
+from serve.server.triton import (
+    IN_FLIGHT_TIMEOUT_S,
+    STOP_TIMEOUT_S,
+    Triton,
+    begin_log,
+    failure_reason,
+)
 from serve.server.workspace import (
     REPOSITORY,
     RunningServer,
@@ -443,3 +459,56 @@ def _interrupted_by_signals() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+DOOR = "serve.door"
+"""The module that is the door's process."""
+
+RAISED: Mapping[str, type[BertenderError]] = {
+    each.__name__: each
+    for each in (
+        PortTakenError,
+        ServerMissingError,
+        ServingError,
+        RuntimeMissingError,
+        ModelError,
+        ArtifactError,
+        ConfigError,
+        BertenderError,
+    )
+}
+"""Errors that a door reports by their names; others are the nearest of these."""
+
+
+class Start(Record):
+    """How a door is started: a file in its workspace."""
+
+    settings: dict[str, Any] = Field(description="of a ServeConfig, those that are set")
+    repository: Path
+    workspace: Path
+    shared_memory: str
+    lock: int | None = Field(description="file descriptor of who uses the workspace")
+    reports: int = Field(description="file descriptor that the door writes to, a line of JSON each")
+
+    def write(self) -> Path:
+        """Write it for this user alone, and return where."""
+        file = self.workspace / "door.json"
+        file.touch(mode=0o600)
+        file.write_text(self.model_dump_json() + "\n", encoding="utf-8")
+        return file
+
+    @property
+    def config(self) -> ServeConfig:
+        return ServeConfig.parse(self.settings)
+
+    def opened(self) -> Workspace:
+        """Return the workspace, which its owner has made."""
+        workspace = Workspace(self.workspace)
+        workspace.shared_memory, workspace.lock = self.shared_memory, self.lock
+        return workspace
+
+
+def report_of(error: BertenderError) -> dict[str, str]:
+    """Return an error as a door reports it."""
+    names = (each.__name__ for each in type(error).__mro__)
+    return {"error": next(name for name in names if name in RAISED), "reason": str(error)}

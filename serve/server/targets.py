@@ -60,9 +60,9 @@ from serve.repository.config_pbtxt import (
 )
 from serve.repository.write import cannot_be_written, fill_version, is_repository, model_names
 from serve.server.addresses import is_same_host
-from serve.server.launch import HTTP_HEADER, admin_token
 from serve.server.server import Server
 from serve.server.supervisor import STUB_NAME
+from serve.server.triton import HTTP_HEADER, admin_token
 from serve.server.workspace import (
     REPOSITORY,
     RunningServer,

@@ -2,34 +2,38 @@
 
 door -> supervisor -> tritonserver -> Python stub. The supervisor (see there) ends the others when
 the door ends in any way. Triton itself listens for nobody but the door: gRPC at a socket in the
-workspace, a folder of this user alone, each of its routes closed to who has not the door's token;
-no HTTP; metrics on a loopback port.
+workspace, a folder of this user alone; no HTTP; metrics on a loopback port.
+
+Triton knows no users. It lets anybody who reaches a port register shared memory, load and unload
+models, read statistics, and change the settings of traces and logs; and requests within the
+protocol end an older one. Its option `--grpc-restricted-protocol` closes its routes to requests
+without a header, here all of them to all but the door.
 """
 
 from __future__ import annotations
 
 import logging
+import os
+import re
 import secrets
+import stat
 import subprocess
+import sys
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 import psutil
 
+from bertender.core.errors import ConfigError
 from bertender.models.runtimes import check_installed
-from serve.config import SERVED_RUNTIMES, ServeConfig
+from serve.config import SERVED_RUNTIMES, STANDARD_OUTPUT, ServeConfig
 from serve.repository.config_pbtxt import CONFIG_NAME, read_model_config
 from serve.repository.write import model_names
+from serve.server import supervisor
 from serve.server.addresses import free_ports
-from serve.server.installation import Installation, find_installation
-from serve.server.launch import (
-    STOP_TIMEOUT_S,
-    begin_log,
-    door_options,
-    failure_reason,
-    launch,
-)
-from serve.server.supervisor import HURRYING, KILLING
+from serve.server.installation import BACKENDS, Installation, find_installation
+from serve.server.supervisor import HURRYING, KILLING, TOKEN_MARK, TOKEN_VARIABLE
 from serve.server.workspace import (
     CONTROL_SOCKET,
     REPOSITORY,
@@ -39,9 +43,248 @@ from serve.server.workspace import (
     check_temporary_folder,
     log_file_of,
 )
-from serve.wire import ENCODER_NAME, MODEL_NAME
+from serve.wire import ENCODER_NAME, MODEL_NAME, WORKSPACE_VARIABLE
 
 logger = logging.getLogger(__name__)
+
+SUPERVISOR = Path(supervisor.__file__)
+IN_FLIGHT_TIMEOUT_S = 10
+STOP_TIMEOUT_S = 5
+"""Nothing is in flight any more by then."""
+
+CATEGORIES = (
+    *("health", "metadata", "inference", "model-config", "model-repository", "statistics"),
+    *("shared-memory", "trace", "logging"),
+)
+"""All categories of Triton's routes."""
+HTTP_HEADER = "bertender-admin-token"
+GRPC_HEADER = f"triton-grpc-protocol-{HTTP_HEADER}"
+"""The key of the metadata; the prefix is Triton's."""
+
+
+def door_options(host: str, metrics_port: int) -> dict[str, object]:
+    """Return the options of a Triton that nobody reaches but the door."""
+    address, _, port = CONTROL_SOCKET.rpartition(":")
+    return {
+        "allow-http": "false",
+        "grpc-address": f"unix:{address}",
+        "grpc-port": port,
+        "metrics-address": host,
+        "metrics-port": metrics_port,
+        "grpc-restricted-protocol": restricted(),
+    }
+
+
+def restricted(token: str = TOKEN_MARK) -> str:
+    """Return the value of the option that closes all routes of gRPC to who has not the token."""
+    return f"{','.join(CATEGORIES)}:{HTTP_HEADER}={token}"
+
+
+def launch(
+    installation: Installation,
+    workspace: Workspace,
+    models: Sequence[str],
+    log_file: Path,
+    *,
+    log_max_bytes: int,
+    options: Mapping[str, object],
+    token: str,
+) -> subprocess.Popen[bytes]:
+    """Start Triton behind its supervisor, and return that.
+
+    Args:
+        installation: the server, assembled in the workspace.
+        workspace: where it runs, with the model repository.
+        models: names of those that are loaded at the start.
+        log_file: its log.
+        log_max_bytes: of a log that is a file, beyond which it is begun anew.
+        options: where it listens, and who may ask; TOKEN_MARK stands for the token.
+        token: opens the routes that the options close.
+    """
+    locks = [] if workspace.lock is None else [workspace.lock]
+    return subprocess.Popen(
+        [
+            *(sys.executable, "-I", "-S", str(SUPERVISOR)),
+            *(f"--lock={lock}" for lock in locks),
+            *(str(workspace.path), workspace.shared_memory, str(log_file)),
+            *(str(log_max_bytes), str(STOP_TIMEOUT_S)),
+            *command(installation, workspace, models, options),
+        ],
+        stdin=subprocess.PIPE,
+        pass_fds=locks,
+        cwd=workspace.path,  # the stub imports from its folder first: not from the user's
+        env={
+            **installation.environment(),
+            TOKEN_VARIABLE: token,
+            WORKSPACE_VARIABLE: str(workspace.path),
+        },
+        start_new_session=True,  # Ctrl-C is for bertender, which then stops the server
+    )
+
+
+def command(
+    installation: Installation,
+    workspace: Workspace,
+    models: Sequence[str],
+    listening: Mapping[str, object],
+) -> list[str]:
+    """Return Triton's command line; TOKEN_MARK stands for the token in it."""
+    options = {
+        # both in the workspace, where the server runs: Triton hands them to a shell, which would
+        # split a path with a space
+        "model-repository": REPOSITORY,
+        "backend-directory": BACKENDS,
+        "backend-config": f"python,shm-region-prefix-name={workspace.shared_memory}",
+        **listening,
+    }
+    return _command(str(installation.binary), models, options)
+
+
+def attached_command(repository: Path, models: Sequence[str]) -> list[str]:
+    """Return the command line of a Triton that `bertender serve --triton` asks: it has a loopback
+    address, no HTTP, and another port for metrics than the door."""
+    options = {
+        "model-repository": repository,
+        "allow-http": "false",
+        "grpc-address": "127.0.0.1",
+        "grpc-port": 8001,
+        "metrics-port": 8003,
+    }
+    return _command("tritonserver", models, options)
+
+
+def _command(binary: str, models: Sequence[str], options: Mapping[str, object]) -> list[str]:
+    of_every_start = {
+        "exit-timeout-secs": IN_FLIGHT_TIMEOUT_S,
+        # else the server is not ready while `bertender deploy` loads a model next to the others
+        "strict-readiness": "false",
+        # other ways to the same routes, which an environment variable may open
+        "allow-sagemaker": "false",
+        "allow-vertex-ai": "false",
+    }
+    return [
+        binary,
+        "--disable-auto-complete-config",  # completing would start the stub twice
+        "--model-control-mode=explicit",  # its routes are closed to who has no token
+        *(f"--load-model={name}" for name in models),
+        *(f"--{name}={value}" for name, value in {**options, **of_every_start}.items()),
+    ]
+
+
+TOKEN_BYTES = 32
+TOKEN = re.compile(r"[A-Za-z0-9_~.+/-]{16,256}")
+OTHERS = stat.S_IRWXG | stat.S_IRWXO
+
+
+def admin_token(file: Path) -> str:
+    """Return the token in a file, which is written if it is missing.
+
+    Raises:
+        ConfigError: other users may read the file, or it holds no token.
+    """
+    try:
+        try:
+            descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        except FileExistsError:
+            pass
+        else:
+            with os.fdopen(descriptor, "w", encoding="utf-8") as target:
+                target.write(secrets.token_urlsafe(TOKEN_BYTES) + "\n")
+        with file.open(encoding="utf-8") as source:
+            rights = stat.S_IMODE(os.fstat(source.fileno()).st_mode)
+            text = source.read().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(
+            f"admin_token_file={file}: {error}. Name a file that this user can read, or one that "
+            "does not exist yet and can be written."
+        ) from None
+    if rights & OTHERS:
+        raise ConfigError(
+            f"admin_token_file={file}: other users may read it (mode {rights:o}), and whoever has "
+            f"the token controls the server. Take the rights away: chmod 600 {file}"
+        )
+    if not TOKEN.fullmatch(text):
+        raise ConfigError(
+            f"admin_token_file={file}: no token in it. It holds one line of 16 to 256 letters, "
+            "digits or _ ~ . + / -. Remove the file, and a random token is written there."
+        )
+    return text
+
+
+def begin_log(log_file: Path) -> int:
+    """Return the size in bytes of a log that can be written; it is created if it is missing.
+
+    Raises:
+        ConfigError: it cannot be written.
+    """
+    if log_file == STANDARD_OUTPUT:
+        return 0
+    try:
+        log_file.parent.mkdir(parents=True, exist_ok=True)
+        with log_file.open("ab", buffering=0):
+            return log_file.stat().st_size if log_file.is_file() else 0
+    except OSError as error:
+        raise ConfigError(
+            f"log_file={log_file}: {error.strerror}. Name a file that this user can write with "
+            "--log-file, or - for standard output."
+        ) from None
+
+
+ENDS = re.compile(
+    r"^bertender: (the Python stub\b.+|the server was ended by .+|the server does not answer.+)$",
+    re.M,
+)
+"""What the supervisor writes about the end of a server."""
+FOLLOWS_FROM_AN_ERROR = "SIGABRT"
+NEAR_LINES = 20
+"""Lines before such an end that may have its cause."""
+
+REASONS = (
+    re.compile(r"^(bash: .+)$", re.M),  # which cannot start a stub
+    re.compile(
+        r"failed to load '[^']+' version \d+: (?:Internal: )?(.+?)(?:\\n\\nAt:.*|\"?)$", re.M
+    ),
+    re.compile(r"(failed to start .+ service: .+?)\s*\"?$", re.M),
+    re.compile(r"^(.+error while loading shared libraries.+)$", re.M),
+    re.compile(r"^(?:E\d{4} .*?\] (?!\"CudaDriver)\"?|error: )(.+?)\"?$", re.M),
+)
+"""Reasons in a server's log for its end, the clearest first. Without a GPU, each log also has an
+error about the CUDA driver, which ends nothing."""
+
+
+def failure_reason(log_file: Path, start: int = 0) -> str:
+    """Return the line of a server's log with the reason of its end, or where to read on.
+
+    Args:
+        log_file: the log.
+        start: its size in bytes when the server started; a shorter log has been begun anew.
+    """
+    if log_file == STANDARD_OUTPUT:
+        return "the reason is in its log, on standard output."
+    content = log_file.read_bytes() if log_file.is_file() else b""
+    log = content[start if start <= len(content) else 0 :].decode(errors="replace")
+    if reason := _reason_in(log):
+        return reason
+    return f"its log has no reason; its last lines: {' | '.join(log.splitlines()[-3:]) or '-'}"
+
+
+def _reason_in(log: str) -> str | None:
+    """Return what the supervisor says of an end, or else the clearest error."""
+    if not (ends := [*ENDS.finditer(log)]):
+        return _error_in(log)
+    end = ends[-1][1]
+    near = "\n".join(log[: ends[-1].start()].splitlines()[-NEAR_LINES:])
+    cause = _error_in(near) if FOLLOWS_FROM_AN_ERROR in end else None
+    return f"{end}; before that: {cause}" if cause else end
+
+
+def _error_in(log: str) -> str | None:
+    """Return the clearest error of some lines; of several, the last."""
+    for pattern in REASONS:
+        if found := pattern.findall(log):
+            return " ".join(found[-1].replace(r"\n", " ").split())  # Triton escapes newlines
+    return None
+
 
 LOOPBACK = "127.0.0.1"
 KILL_TIMEOUT_S = 5.0

@@ -14,10 +14,14 @@ from bertender.models.onnx_session import ONNX_DATA_NAME, OnnxPredictor
 from bertender.problems.single_label_classification import SINGLE_LABEL
 from bertender.text.batch import Batch, Example
 from serve.backend import opening
-from serve.backend import running as adaptive_threads
-from serve.backend.batches import BucketedClassifier, warm_up
-from serve.backend.opening import open_artifact, open_served_model
-from serve.backend.running import TOKENS_FOR_ALL_THREADS, AdaptiveThreads, adaptive
+from serve.backend.batches import AdaptiveThreads, BucketedClassifier
+from serve.backend.opening import (
+    TOKENS_FOR_ALL_THREADS,
+    adaptive,
+    open_artifact,
+    open_served_model,
+    warm_up,
+)
 from serve.config import BackendParameters
 from tests.fake_predictor import FakePredictor
 from tests.serve.asking import logits_of
@@ -88,7 +92,7 @@ def test_one_thread_is_opened_once(graph: Path) -> None:
 def test_a_large_graph_is_opened_once(
     name: str, graph: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(adaptive_threads, "MOST_BYTES_TWICE", 99)
+    monkeypatch.setattr(opening, "MOST_BYTES_TWICE", 99)
     assert isinstance(adaptive(Noting, graph, threads=2), AdaptiveThreads)
     graph.with_name(name).write_bytes(b"w" * 100)
     predictor = adaptive(Noting, graph, threads=2)
@@ -103,7 +107,7 @@ def test_predictions_do_not_depend_on_it(
     texts: tuple[Example, ...],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(adaptive_threads, "TOKENS_FOR_ALL_THREADS", least)
+    monkeypatch.setattr(opening, "TOKENS_FOR_ALL_THREADS", least)
     monkeypatch.setattr(opening, "share_of_cores", lambda runs: 2)
     parameters = BackendParameters(tokens_per_bucket=256, threads=0, max_queue_texts=len(texts))
     model = open_served_model(onnx_artifact.path, parameters, max_batch_size=64)

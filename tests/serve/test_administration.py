@@ -16,8 +16,8 @@ from bertender.models.classifier import Classifier
 from serve.client.endpoint import classify
 from serve.config import ServeConfig
 from serve.door.process import Process
-from serve.server.launch import CATEGORIES, GRPC_HEADER, HTTP_HEADER, admin_token
 from serve.server.server import Server
+from serve.server.triton import CATEGORIES, GRPC_HEADER, HTTP_HEADER, admin_token
 from tests.serve.door.fake_engine import FakeEngine
 from tests.serve.processes import family_of
 from tests.serve.routes import GRPC_ROUTES, HTTP_ROUTES, ask_grpc, ask_http

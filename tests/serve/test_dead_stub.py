@@ -16,9 +16,9 @@ from bertender.core.errors import DeadlineError, ServingError
 from serve.client.endpoint import Endpoint
 from serve.config import ServeConfig
 from serve.repository.write import write_repository
-from serve.server.launch import STOP_TIMEOUT_S
 from serve.server.server import Server, serving
 from serve.server.supervisor import STUB_DIED
+from serve.server.triton import STOP_TIMEOUT_S
 from tests.serve.processes import assert_gone, family_of, stub_of
 from tests.served import ANY_PORTS
 

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from bertender.problems.problem import Outputs
 from bertender.text.batch import Batch
-from serve.backend.fair_queue import HANGS_S, Bucket, FairQueue, Request
-from serve.backend.running import PaddedShapes
+from serve.backend.fair_queue import HANGS_S, Bucket, FairQueue, PaddedShapes, Request
 from serve.wire import WATCH_CALLER
 
 OUTPUTS = Outputs(np.zeros((1, 2), np.float32), np.zeros(1, np.int64))

@@ -16,9 +16,9 @@ from bertender.text.batch import Batch, Example
 from quantize.config import QuantizeConfig
 from quantize.quantizer import quantize
 from serve.backend.batches import BucketedClassifier, ServedModel
+from serve.backend.fair_queue import OwnShapes, PaddedShapes
 from serve.backend.metrics import Tally
 from serve.backend.opening import open_artifact
-from serve.backend.running import OwnShapes, PaddedShapes
 from serve.config import BackendParameters
 from tests.fake_predictor import FakePredictor
 from tests.runtimes import EVERY_RUNTIME, needs

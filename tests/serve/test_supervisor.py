@@ -16,7 +16,6 @@ from uuid import uuid4
 import psutil
 import pytest
 
-from serve.server.launch import SUPERVISOR
 from serve.server.supervisor import (
     HUNG,
     HURRYING,
@@ -27,6 +26,7 @@ from serve.server.supervisor import (
     TOKEN_VARIABLE,
     Rotation,
 )
+from serve.server.triton import SUPERVISOR
 from tests.serve.processes import assert_gone
 
 STUBBORN = ["sh", "-c", "trap '' TERM; sleep 60 & while true; do sleep 60; done"]

@@ -11,7 +11,8 @@ from bertender.core.errors import ModelError
 from bertender.problems.single_label_classification import SINGLE_LABEL
 from bertender.problems.token_classification import TOKEN_CLASSIFICATION
 from bertender.text.batch import Batch
-from serve.backend.batches import BucketedClassifier, bucket_shapes, warm_up
+from serve.backend.batches import BucketedClassifier
+from serve.backend.opening import bucket_shapes, warm_up
 from tests.fake_predictor import FakePredictor
 from tests.toys import tiny_tokenizer
 

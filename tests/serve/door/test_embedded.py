@@ -18,8 +18,15 @@ from bertender.models.classifier import Classifier
 from bertender.text.batch import Example
 from serve.config import ServeConfig
 from serve.door.embedded import EmbeddedEngine
-from serve.door.engine import CANCELLED, INVALID, UNAVAILABLE, UNKNOWN, InferRequest, RefusedError
-from serve.door.tensors import Tensor
+from serve.door.engine import (
+    CANCELLED,
+    INVALID,
+    UNAVAILABLE,
+    UNKNOWN,
+    InferRequest,
+    RefusedError,
+    Tensor,
+)
 from serve.repository.write import write_repository
 from serve.wire import to_arrays
 

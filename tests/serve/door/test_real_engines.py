@@ -28,11 +28,10 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from bertender.core.artifact import Artifact
 from bertender.models.classifier import Classifier
-from serve.door.engine import RefusedError
+from serve.door.engine import RefusedError, Tensor, joined
 from serve.door.grpc_front import draft_of
 from serve.door.http_bodies import HEADER_LENGTH, read_request
 from serve.door.requests import Asked, checked
-from serve.door.tensors import Tensor, joined
 from serve.server.server import Server
 from tests.serve.door.fake_engine import model_of
 from tests.serve.door.raw_http import Answer, body, exchange, get, post, read_answer

@@ -12,11 +12,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tritonclient.grpc import service_pb2
 
-from serve.door.engine import INVALID, Model, RefusedError
+from serve.door.engine import DATATYPES, INVALID, Model, RefusedError, Tensor, joined, split
 from serve.door.grpc_front import draft_of
 from serve.door.http_bodies import read_request, write_response
 from serve.door.requests import Asked, bytes_read, checked
-from serve.door.tensors import DATATYPES, Tensor, joined, split
 from serve.wire import MOST_PASSAGES, row_in
 from tests.serve.door.fake_engine import model_of
 

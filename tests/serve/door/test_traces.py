@@ -15,7 +15,7 @@ import pytest
 import tritonclient.grpc
 
 from bertender.core.errors import ConfigError
-from serve.door.traces import ENDPOINTS, Traces, traces_to
+from serve.door.records import TRACES_VARIABLES, Traces, traces_to
 from tests.packages import ROOT
 from tests.serve.door.fake_engine import BREAK, BUSY, running_door
 from tests.serve.door.raw_http import body, exchange, post
@@ -33,7 +33,7 @@ def exporter() -> Any:
 
 @pytest.fixture(autouse=True)
 def no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in (*ENDPOINTS, "OTEL_SDK_DISABLED", "OTEL_TRACES_EXPORTER"):
+    for name in (*TRACES_VARIABLES, "OTEL_SDK_DISABLED", "OTEL_TRACES_EXPORTER"):
         monkeypatch.delenv(name, raising=False)
 
 
@@ -116,7 +116,7 @@ def test_a_collector_gets_them_over_http(end: str, exporter: Any) -> None:
     assert SECRET.encode() not in content
 
 
-@pytest.mark.parametrize("variable", ENDPOINTS)
+@pytest.mark.parametrize("variable", TRACES_VARIABLES)
 def test_the_variables_of_opentelemetry_turn_it_on(
     variable: str, exporter: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -138,14 +138,14 @@ def test_without_the_extra_an_endpoint_is_refused_and_variables_are_not(
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(ConfigError, match=r"http://a: .*bertender\[serve,otel\]"):
         traces_to("http://a")
-    monkeypatch.setenv(ENDPOINTS[0], "http://a")
+    monkeypatch.setenv(TRACES_VARIABLES[0], "http://a")
     assert traces_to(None) is None
     assert "no traces are sent" in caplog.text
 
 
 def test_off_it_imports_nothing() -> None:
     code = (
-        "import json, sys; import serve.door.process; from serve.door.traces import traces_to;"
+        "import json, sys; import serve.door.process; from serve.door.records import traces_to;"
         "traces_to(None); print(json.dumps([n for n in sys.modules if 'opentelemetry.sdk' in n]))"
     )
     ran = subprocess.run(

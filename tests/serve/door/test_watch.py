@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from bertender.core.errors import ServingError
-from serve.door.engine import FAILED, UNAVAILABLE, Engine, InferRequest, Model, RefusedError
-from serve.door.tensors import Tensor
+from serve.door.engine import FAILED, UNAVAILABLE, Engine, InferRequest, Model, RefusedError, Tensor
 from serve.door.watch import Patience, WatchedEngine
 from serve.wire import CANDIDATE_SUFFIX, WATCH_CALLER
 
