@@ -212,7 +212,7 @@ def teachers(tmp_path_factory: pytest.TempPathFactory) -> list[Artifact]:
     """One of each task."""
     folder = tmp_path_factory.mktemp("heads")
     encoder = save_encoder("bert", folder / "encoder")
-    config = FinetuneConfig(teacher=str(encoder), epochs=6, **SETTINGS)
+    config = FinetuneConfig(teacher=str(encoder), epochs=9, **SETTINGS)
     tasks = replace(toy_task(), name="kind"), replace(set_task(), name="topics")
     return [finetune_by_name(task, config, folder / task.name) for task in tasks]
 

@@ -234,7 +234,7 @@ def test_the_command_writes_its_result_and_a_picture(tmp_path: Path) -> None:
     (tmp_path / "texts.txt").write_text("apple\nsaw drill\n", encoding="utf-8")
     out, plot = tmp_path / "out.json", tmp_path / "out.svg"
     files = ("--input", tmp_path / "texts.txt", "--out", out, "--plot", plot)
-    quick = ("--concurrency", "2", "--duration-s", "1", "--warmup-s", "0.05")
+    quick = ("--concurrency", "2", "--duration-s", "2", "--warmup-s", "0.05")
     with SERVERS["http"](Script()) as url:
         shown = succeed("loadtest", url, *files, *quick).stdout
         printed = last_line(succeed("loadtest", url, *files, *quick, "--json"))
