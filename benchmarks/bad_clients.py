@@ -25,31 +25,8 @@ from urllib.parse import urlsplit
 import numpy as np
 import typer
 
+from benchmarks import harness, servers
 from benchmarks.cells import DASH, Table, machine, ratio_over, two
-from benchmarks.harness import (
-    Noisy,
-    Out,
-    Row,
-    Run,
-    ServedArtifact,
-    grouped,
-    names_in,
-    recorded,
-    save_runs,
-    watched,
-)
-from benchmarks.servers import (
-    Pin,
-    TaskName,
-    check_servable,
-    endpoint,
-    memory_of,
-    outcomes,
-    pinned,
-    pins_of,
-    texts_of,
-)
-from bertender.core.artifact import Artifact
 from serve.config import ServeConfig
 from serve.wire import MODEL_NAME, TRUNCATE
 
@@ -63,6 +40,7 @@ HEAVY_TEXTS, HEAVY_WORDS = 64, 600
 """Texts of the heavy caller's requests, and words of each, which are cut to the longest input."""
 BOMB_BYTES = 2**26
 """Size of the bomb once it is unpacked."""
+MOST_TEXTS = ServeConfig().max_batch_size
 TIMEOUT_S = 10.0
 """Longest wait for a response."""
 HEAD = f"POST /v2/models/{MODEL_NAME}/infer HTTP/1.1\r\nHost: endpoint\r\n".encode()
@@ -75,46 +53,38 @@ Act = Callable[[Place, Ends], Counter[str]]
 
 
 def run(
-    artifact: ServedArtifact,
+    artifact: harness.ServedArtifact,
     limit: Annotated[float, typer.Option(help="requests/s that hold the p99")],
-    out: Out = None,
-    task: TaskName = "sst2",
+    out: harness.Out = None,
+    task: servers.TaskName = "sst2",
     rounds: Annotated[int, typer.Option(min=2, help="turns of each kind")] = 5,
     seconds: Annotated[float, typer.Option(help="alone, and again with bad clients")] = 1.8,
-    kinds: Annotated[str, typer.Option(help="by commas; all by default")] = "",
     server: Annotated[str, typer.Option(help="what runs the model behind the door")] = "triton",
-    pin: Pin = True,
-    noisy: Noisy = False,
+    pin: servers.Pin = True,
+    noisy: harness.Noisy = False,
 ) -> None:
     """Measure good requests while bad clients act."""
-    model, pins, texts = Artifact.load(artifact), pins_of(pin), texts_of(task)
-    check_servable(model)
-    rows, rate, chosen = [], SHARE * limit, names_in("--kinds", kinds, KINDS)
+    model, pins, texts = servers.servable(artifact), servers.pins_of(pin), servers.texts_of(task)
+    rows, rate = [], SHARE * limit
     with (
-        watched(noisy, out) as meter,
-        endpoint(model, texts, pins, over_http=True, server=server) as (running, asked),
+        harness.watched(noisy, out) as meter,
+        servers.endpoint(model, texts, pins, over_http=True, server=server) as (running, asked),
     ):
         address = urlsplit(running.http_url)
         place = (str(address.hostname), int(address.port or 0))
         for number in range(rounds):
             # every round has another order
-            for kind in map(str, np.random.default_rng(number).permutation(chosen)):
+            for kind in map(str, np.random.default_rng(number).permutation([*KINDS])):
                 alone = asked.at_rate(rate, seconds, warmup_s=0.2)
-                before = sum(memory_of(running).values())
-                with pinned(pins.generator), acting(kind, place) as responses:
+                before = sum(servers.memory_of(running).values())
+                with servers.pinned(pins.generator), acting(kind, place) as responses:
                     meanwhile = asked.at_rate(rate, seconds, warmup_s=0.2)
-                row: Row = {"kind": kind, "round": number, "alone": outcomes(alone)}
-                row |= {"meanwhile": outcomes(meanwhile), "responses": dict(responses)}
-                rows.append({**row, "grown_bytes": sum(memory_of(running).values()) - before})
-    about = {
-        "task": model.card.task.name,
-        "model": model.name,
-        "precision": model.card.precision,
-        "server": server,
-        "limit": {"rate": limit},
-        "rate": rate,
-    }
-    save_runs([recorded("bad-clients", rows, meter.load, **about)], out)
+                row: harness.Row = {"kind": kind, "round": number, "alone": servers.outcomes(alone)}
+                row |= {"meanwhile": servers.outcomes(meanwhile), "responses": dict(responses)}
+                row["grown_bytes"] = sum(servers.memory_of(running).values()) - before
+                rows.append(row)
+    about = {**servers.facts_of(model), "server": server, "limit": {"rate": limit}, "rate": rate}
+    harness.record("bad-clients", rows, out, meter.load, **about)
 
 
 @contextmanager
@@ -236,10 +206,6 @@ def _invalid_utf8() -> bytes:
     return _post(body, f"Inference-Header-Content-Length: {len(head)}")
 
 
-def _over_the_limit() -> bytes:
-    return _post(_tensor(["a text"] * (ServeConfig().max_batch_size + 1)))
-
-
 def _heavy() -> bytes:
     body = json.loads(_tensor(["a long text " * (HEAVY_WORDS // 3)] * HEAVY_TEXTS))
     return _post(json.dumps({**body, "parameters": {TRUNCATE: True}}).encode())
@@ -256,7 +222,7 @@ KINDS: Mapping[str, Act] = {
     "invalid UTF-8": _repeated(_invalid_utf8),
     "wrong dtype": _repeated(lambda: _post(_tensor([1.0], datatype="FP32"))),
     "wrong shape": _repeated(lambda: _post(_tensor(["a", "b"], shape=[1, 2]))),
-    "batch over the limit": _repeated(_over_the_limit),
+    "batch over the limit": _repeated(lambda: _post(_tensor(["a text"] * (MOST_TEXTS + 1)))),
     "malformed JSON": _repeated(lambda: _post(b"{")),
     f"JSON of {LEVELS:,} levels": _repeated(_nested),
     "truncated body": _repeated(lambda: _post(_tensor(["a text"]))[:-10], truncated=True),
@@ -269,10 +235,10 @@ KINDS: Mapping[str, Act] = {
 """Kind of bad client -> the function that acts as one."""
 
 
-def table(runs: Sequence[Run]) -> Table:
+def table(runs: Sequence[harness.Run]) -> Table:
     """Outcome of bad requests, and the p99 of good ones alone and meanwhile."""
     (result,) = runs
-    kinds = grouped(result.rows, "kind")
+    kinds = harness.grouped(result.rows, "kind")
     rows = [_row(kind, kinds[kind]) for kind in KINDS if kind in kinds]
     note = (
         f"{result.about['precision']}; good single texts over HTTP at {result.about['rate']:.0f} "
@@ -283,16 +249,12 @@ def table(runs: Sequence[Run]) -> Table:
     return Table(headings, rows, note)
 
 
-def _row(kind: str, turns: Sequence[Row]) -> list[str]:
+def _row(kind: str, turns: Sequence[harness.Row]) -> list[str]:
     got = sum((Counter(turn["responses"]) for turn in turns), Counter[str]())
     alone, meanwhile = ([turn[part]["p99_ms"] for turn in turns] for part in ("alone", "meanwhile"))
     if None in (*alone, *meanwhile):  # more than 1 % of good requests have no response
         return [kind, ", ".join(got), DASH, DASH, DASH]
     ratio = ratio_over(alone, meanwhile)
     means = (two(statistics.geometric_mean(values)) for values in (alone, meanwhile))
-    return [
-        kind,
-        ", ".join(got),
-        *means,
-        f"{two(ratio.value)} [{two(ratio.low)}, {two(ratio.high)}]",
-    ]
+    shown = f"{two(ratio.value)} [{two(ratio.low)}, {two(ratio.high)}]"
+    return [kind, ", ".join(got), *means, shown]

@@ -59,7 +59,8 @@ def bare_triton(
     options |= taken
     if token:
         options["grpc-restricted-protocol"] = restricted()
-    log, names = folder.with_suffix(".log"), [each.parent.name for each in _configs(models)]
+    log = folder.with_suffix(".log")
+    names = [each.parent.name for each in sorted(models.glob(f"*/{CONFIG_NAME}"))]
     with Workspace(folder) as workspace:
         installation = find_installation()
         installation.assemble(workspace.path)
@@ -80,10 +81,6 @@ def bare_triton(
             assert triton.stdin is not None
             triton.stdin.close()
             triton.wait()
-
-
-def _configs(models: Path) -> list[Path]:
-    return sorted(models.glob(f"*/{CONFIG_NAME}"))
 
 
 def _is_ready(

@@ -54,16 +54,10 @@ def table(runs: Sequence[Run]) -> Table:
         measured = row["measured"] or row["predicted"]
         about = "" if row["measured"] else "~"
         choice = row["choice"] or (row["rounds"][-1]["score"] if row["rounds"] else None)
-        rows.append(
-            [
-                title(row["candidate"]),
-                f"{about}{two(measured['model_mb'])}",
-                f"{about}{two(measured['single_ms'])}",
-                DASH if choice is None else f"{choice:.2f}",
-                score(row["score"]) if row["score"] else DASH,
-                _why(row),
-            ]
-        )
+        chosen_by = DASH if choice is None else f"{choice:.2f}"
+        mb, ms = (f"{about}{two(measured[cost])}" for cost in ("model_mb", "single_ms"))
+        why = [score(row["score"]), _why(row)]
+        rows.append([title(row["candidate"]), mb, ms, chosen_by, *why])
     limits, others = report.about["config"], len(report.rows) - len(shown)
     note = (
         f"Limits: {limits['max_mb']:g} MB, {limits['max_ms']:g} ms, {report.about['metric']} "

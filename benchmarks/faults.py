@@ -25,15 +25,7 @@ from bertender.models.classifier import Classifier
 from bertender.models.graphs import save_graph
 from bertender.models.onnx_session import MOST_MB
 from bertender.models.runtimes import Predictor
-from bertender.problems.multi_label_classification import MULTI_LABEL
-from bertender.problems.multiple_choice import MULTIPLE_CHOICE
 from bertender.problems.problem import Problem
-from bertender.problems.question_answering import QUESTION_ANSWERING
-from bertender.problems.ranking import RANKING
-from bertender.problems.regression import REGRESSION
-from bertender.problems.sentence_embedding import SENTENCE_EMBEDDING
-from bertender.problems.single_label_classification import SINGLE_LABEL
-from bertender.problems.token_classification import TOKEN_CLASSIFICATION
 from bertender.text.batch import Batch, Example, Tokenize
 from bertender.text.context_windows import NO_ANSWER
 from quantize.graph import Product, in_float64, nodes_between, run_subgraph
@@ -48,10 +40,13 @@ def planted(
 ) -> Path:
     """Write a graph with a fault at `target`."""
     model = onnx.load(graph)
-    constants = {item.name: item for item in model.graph.initializer}
-    plant(model, constants, product, other)
+    plant(model, _constants(model), product, other)
     save_graph(model, target, MOST_MB)
     return target
+
+
+def _constants(model: onnx.ModelProto) -> dict[str, onnx.TensorProto]:
+    return {item.name: item for item in model.graph.initializer}
 
 
 def change(constants: Constants, name: str, function: Callable[[Any], Any]) -> None:
@@ -66,20 +61,15 @@ def exchange(constants: Constants, first: str, second: str) -> None:
     change(constants, second, lambda _: values[0])
 
 
-def weight_scale(factor: float) -> PlantProduct:
+def changed_weight(part: str, function: Callable[[Any], Any]) -> PlantProduct:
+    """Return what changes the integers, the scale or the zero point of a weight."""
     return lambda model, constants, product, other: change(
-        constants, f"{product.weight}_scale", lambda scale: scale * factor
+        constants, f"{product.weight}_{part}", function
     )
 
 
-def weight_zero_point(
-    model: onnx.ModelProto, constants: Constants, product: Product, other: Product
-) -> None:
-    change(constants, f"{product.weight}_zero_point", lambda zero: zero + 8)
-
-
-def zeroed(model: onnx.ModelProto, constants: Constants, product: Product, other: Product) -> None:
-    change(constants, f"{product.weight}_quantized", np.zeros_like)
+def weight_scale(factor: float) -> PlantProduct:
+    return changed_weight("scale", lambda scale: scale * factor)
 
 
 def swapped(model: onnx.ModelProto, constants: Constants, product: Product, other: Product) -> None:
@@ -113,8 +103,8 @@ PRODUCT_FAULTS: Mapping[str, tuple[PlantProduct, tuple[str, ...]]] = {
     "weight scale x1.5": (weight_scale(1.5), EVERYWHERE),
     "weight scale x2": (weight_scale(2.0), EVERYWHERE),
     "weight scale /2": (weight_scale(0.5), EVERYWHERE),
-    "weight zero point off by 8": (weight_zero_point, EVERYWHERE),
-    "weights zeroed": (zeroed, EVERYWHERE),
+    "weight zero point off by 8": (changed_weight("zero_point", lambda zero: zero + 8), EVERYWHERE),
+    "weights zeroed": (changed_weight("quantized", np.zeros_like), EVERYWHERE),
     "weights of two layers swapped": (swapped, EVERYWHERE),
     "activation scale /2": (halved_activation_scale, ("static",)),
     "activation zero point off by 8": (activation_zero_point, ("static",)),
@@ -123,6 +113,10 @@ PRODUCT_FAULTS: Mapping[str, tuple[PlantProduct, tuple[str, ...]]] = {
 
 
 PlantGraph = Callable[[onnx.ModelProto], None]
+
+
+def _nodes(model: onnx.ModelProto, *operators: str) -> list[onnx.NodeProto]:
+    return [node for node in model.graph.node if node.op_type in operators]
 
 
 def _insert(model: onnx.ModelProto, before: onnx.NodeProto, made: list[onnx.NodeProto]) -> None:
@@ -162,24 +156,17 @@ def drop_token_types(model: onnx.ModelProto) -> None:
 
 def shift_positions(model: onnx.ModelProto) -> None:
     """Give each token the position of the one behind it."""
-    lookup = next(
-        node
-        for node in model.graph.node
-        if node.op_type == "Gather" and "position" in node.input[0]
-    )
+    lookup = next(node for node in _nodes(model, "Gather") if "position" in node.input[0])
     one = _constant(model, "fault/one", 1, np.int64)
     made = [helper.make_node("Add", [lookup.input[1], one], ["fault/shifted"])]
     lookup.input[1] = "fault/shifted"
     _insert(model, lookup, made)
 
 
-def _first(model: onnx.ModelProto, operator: str) -> onnx.NodeProto | None:
-    return next((node for node in model.graph.node if node.op_type == operator), None)
-
-
 def approximate_gelu(model: onnx.ModelProto) -> None:
     """Compute GELU by the formula with tanh."""
-    while (node := _first(model, "Erf")) is not None:
+    while nodes := _nodes(model, "Erf"):
+        node = nodes[0]
         stem = f"fault/{node.output[0]}"
         root = _constant(model, f"{stem}/root", math.sqrt(2))
         cubed = _constant(model, f"{stem}/cubic", 0.044715)
@@ -199,12 +186,9 @@ def approximate_gelu(model: onnx.ModelProto) -> None:
 
 def attend_by_queries(model: onnx.ModelProto) -> None:
     """Multiply queries by queries, of the first layer, and leave the keys unread."""
-    constants = {item.name for item in model.graph.initializer}
-    scores = next(
-        node
-        for node in model.graph.node
-        if node.op_type == "MatMul" and not constants & set(node.input)
-    )
+    constants = _constants(model)
+    products = _nodes(model, "MatMul")
+    scores = next(node for node in products if constants.keys().isdisjoint(node.input))
     turned = "fault/queries"
     made = [helper.make_node("Transpose", [scores.input[0]], [turned], perm=[0, 1, 3, 2])]
     scores.input[1] = turned
@@ -218,16 +202,10 @@ def raise_bias(model: onnx.ModelProto) -> None:
     scores of a query.
     """
     sizes = {item.name: item.dims[0] for item in model.graph.initializer if len(item.dims) == 1}
-    biases = [
-        name
-        for node in model.graph.node
-        if node.op_type in ("Add", "Gemm")
-        for name in node.input
-        if name in sizes
-    ]
+    sums = _nodes(model, "Add", "Gemm")
+    biases = [name for node in sums for name in node.input if name in sizes]
     longest = [name for name in biases if sizes[name] == max(map(sizes.__getitem__, biases))]
-    constants = {item.name: item for item in model.graph.initializer}
-    change(constants, longest[len(longest) // 2], lambda bias: bias + 0.1)
+    change(_constants(model), longest[len(longest) // 2], lambda bias: bias + 0.1)
 
 
 GRAPH_FAULTS: Mapping[str, PlantGraph] = {
@@ -243,8 +221,6 @@ GRAPH_FAULTS: Mapping[str, PlantGraph] = {
 CUT_TOKENS = 16
 FLOAT, QUANTIZED = ("float32",), ("dynamic", "static-mse")
 BOTH = (*FLOAT, *QUANTIZED)
-OF_PAIRS = {"token types dropped": frozenset({"token_type_ids"})}
-"""Faults of graphs that read pairs, and the inputs that they are about."""
 OF_SCHEME = {"dynamic": "dynamic", "static": "static-mse"}
 
 
@@ -252,6 +228,8 @@ OF_SCHEME = {"dynamic": "dynamic", "static": "static-mse"}
 class Fault:
     """A row of FAULTS; exactly one of the ways to plant it is there."""
 
+    group: str
+    """The row of the table that counts it."""
     variants: tuple[str, ...]
     classifier: Callable[[Classifier], Classifier] | None = None
     graph: PlantGraph | None = None
@@ -261,10 +239,14 @@ class Fault:
     saturates: bool = False
     """The graph is sound, and the CPU adds pairs of products in 16 bits."""
     pairs_only: bool = False
-    reads: frozenset[str] = frozenset()
-    """Inputs of the graph that it is about."""
+    reads: str | None = None
+    """The input of the graph that it is about; None for any."""
     problem: str | None = None
     """The problem type whose answers it is about; None for all."""
+
+
+Answers = Callable[[Any, Batch], Any]
+"""(logits, the batch) -> what a faulty model gives"""
 
 
 @dataclass(frozen=True)
@@ -272,64 +254,50 @@ class _Changed:
     """A model with a fault in its answers."""
 
     predictor: Predictor
-    change: Callable[[Any, Batch], Any]
+    change: Answers
 
     def logits(self, batch: Batch) -> Any:
         return self.change(self.predictor.logits(batch), batch)
 
 
-SEVERAL_HEADS = "several heads"
-"""Instead of a problem type: that of any model with several heads."""
-ANSWER_FAULTS: Mapping[str, tuple[str, Callable[[Any, Batch], Any]]] = {
-    "labels permuted": (SINGLE_LABEL.name, lambda logits, batch: np.roll(logits, 1, axis=-1)),
-    "labels of a set permuted": (
-        MULTI_LABEL.name,
-        lambda logits, batch: np.roll(logits, 1, axis=-1),
-    ),
-    "thresholds 1 too low": (MULTI_LABEL.name, lambda logits, batch: logits + 1),
-    "numbers 1.1 times as large": (REGRESSION.name, lambda logits, batch: logits * 1.1),
-    "tags one token late": (
-        TOKEN_CLASSIFICATION.name,
-        lambda logits, batch: np.roll(logits, 1, axis=1),
-    ),
-    "dimensions one place on": (
-        SENTENCE_EMBEDDING.name,
-        lambda logits, batch: np.roll(logits, 1, axis=-1),
-    ),
-    "vectors twice as long": (SENTENCE_EMBEDDING.name, lambda logits, batch: 2 * logits),
-    "answers one token late": (
-        QUESTION_ANSWERING.name,
-        lambda logits, batch: np.roll(logits, 1, axis=1),
-    ),
-    "ends one token late": (
-        QUESTION_ANSWERING.name,
-        lambda logits, batch: np.stack([logits[..., 0], np.roll(logits[..., 1], 1, axis=1)], -1),
-    ),
-    "no answer 9 logits too likely": (
-        QUESTION_ANSWERING.name,
-        lambda logits, batch: logits + 9 * np.array(batch.words == NO_ANSWER)[..., None],
-    ),
-    "labels of all heads permuted": (
-        SEVERAL_HEADS,
-        lambda logits, batch: np.roll(logits, 1, axis=-1),
-    ),
-    "last label of the last head 9 logits too likely": (
-        SEVERAL_HEADS,
-        lambda logits, batch: logits + 9 * (np.arange(logits.shape[-1]) == logits.shape[-1] - 1),
-    ),
-    "choices permuted": (
-        MULTIPLE_CHOICE.name,
-        lambda logits, batch: np.concatenate(
-            [np.roll(own, 1, axis=0) for own in batch.by_example(logits)]
-        ),
-    ),
-    "passages permuted": (
-        RANKING.name,
-        lambda logits, batch: np.concatenate(
-            [np.roll(own, 1, axis=0) for own in batch.by_example(logits)]
-        ),
-    ),
-    "scores negated": (RANKING.name, lambda logits, batch: -logits),
+def _rolled(axis: int) -> Answers:
+    return lambda logits, batch: np.roll(logits, 1, axis=axis)
+
+
+def _rolled_in_examples(logits: Any, batch: Batch) -> Any:
+    return np.concatenate([np.roll(own, 1, axis=0) for own in batch.by_example(logits)])
+
+
+def _late_ends(logits: Any, batch: Batch) -> Any:
+    return np.stack([logits[..., 0], np.roll(logits[..., 1], 1, axis=1)], -1)
+
+
+def _likely_last(logits: Any, batch: Batch) -> Any:
+    return logits + 9 * (np.arange(logits.shape[-1]) == logits.shape[-1] - 1)
+
+
+def _likely_without_answer(logits: Any, batch: Batch) -> Any:
+    return logits + 9 * np.array(batch.words == NO_ANSWER)[..., None]
+
+
+ONE_LABEL, SEVERAL_HEADS = "single_label_classification", "several heads"
+"""The second stands for the problem type of any model with several heads."""
+ANSWER_FAULTS: Mapping[str, tuple[str, Answers]] = {
+    "labels permuted": (ONE_LABEL, _rolled(-1)),
+    "labels of a set permuted": ("multi_label_classification", _rolled(-1)),
+    "thresholds 1 too low": ("multi_label_classification", lambda logits, batch: logits + 1),
+    "numbers 1.1 times as large": ("regression", lambda logits, batch: logits * 1.1),
+    "tags one token late": ("token_classification", _rolled(1)),
+    "dimensions one place on": ("sentence_embedding", _rolled(-1)),
+    "vectors twice as long": ("sentence_embedding", lambda logits, batch: 2 * logits),
+    "answers one token late": ("question_answering", _rolled(1)),
+    "ends one token late": ("question_answering", _late_ends),
+    "no answer 9 logits too likely": ("question_answering", _likely_without_answer),
+    "labels of all heads permuted": (SEVERAL_HEADS, _rolled(-1)),
+    "last label of the last head 9 logits too likely": (SEVERAL_HEADS, _likely_last),
+    "choices permuted": ("multiple_choice", _rolled_in_examples),
+    "passages permuted": ("ranking", _rolled_in_examples),
+    "scores negated": ("ranking", lambda logits, batch: -logits),
 }
 """Fault -> the problem type whose answers it is about, and what it makes of logits."""
 
@@ -375,12 +343,8 @@ def _turned(sound: Classifier) -> Classifier:
 def _middle(model: onnx.ModelProto) -> tuple[str, str]:
     """Return the names of two weights of one shape, in the middle of a graph."""
     floats = {name: tuple(item.dims) for name, item in _constants(model).items()}
-    weights = [
-        name
-        for node in model.graph.node
-        for name in node.input[1:2]
-        if node.op_type in ("MatMul", "Gemm") and len(floats.get(name, ())) == 2
-    ]
+    seconds = [name for node in _nodes(model, "MatMul", "Gemm") for name in node.input[1:2]]
+    weights = [name for name in seconds if len(floats.get(name, ())) == 2]
     first = weights[len(weights) // 2]
     other = next(name for name in weights if name != first and floats[name] == floats[first])
     return first, other
@@ -395,31 +359,36 @@ def _swap_weights(model: onnx.ModelProto) -> None:
     exchange(_constants(model), *_middle(model))
 
 
-def _constants(model: onnx.ModelProto) -> dict[str, onnx.TensorProto]:
-    return {item.name: item for item in model.graph.initializer}
-
-
 FAULTS: Mapping[str, Fault] = {
     **{
-        name: Fault(BOTH, classifier=partial(with_answers, name=name), problem=problem)
+        name: Fault(
+            "labels permuted" if problem == ONE_LABEL else "wrong numbers, sets, tags",
+            BOTH,
+            classifier=partial(with_answers, name=name),
+            problem=problem,
+        )
         for name, (problem, _) in ANSWER_FAULTS.items()
     },
-    "truncated at 16 tokens": Fault(BOTH, classifier=_cut),
-    "tokenizer of another case": Fault(BOTH, classifier=_cased),
-    "texts of a pair swapped": Fault(BOTH, classifier=_turned, pairs_only=True),
+    "truncated at 16 tokens": Fault("other texts read", BOTH, classifier=_cut),
+    "tokenizer of another case": Fault("other texts read", BOTH, classifier=_cased),
+    "texts of a pair swapped": Fault("other texts read", BOTH, classifier=_turned, pairs_only=True),
+    **{name: Fault("wrong graph", BOTH, graph=plant) for name, plant in GRAPH_FAULTS.items()},
+    "token types dropped": Fault(
+        "wrong graph", BOTH, graph=drop_token_types, pairs_only=True, reads="token_type_ids"
+    ),
+    "weights of a layer zeroed, before": Fault("wrong float weights", FLOAT, graph=_zero_weight),
+    "weights of two layers swapped, before": Fault(
+        "wrong float weights", FLOAT, graph=_swap_weights
+    ),
     **{
         name: Fault(
-            BOTH, graph=plant, pairs_only=name in OF_PAIRS, reads=OF_PAIRS.get(name, frozenset())
+            "wrong 8-bit weights" if schemes == EVERYWHERE else "wrong activation scales",
+            tuple(OF_SCHEME[scheme] for scheme in schemes),
+            product=plant,
         )
-        for name, plant in GRAPH_FAULTS.items()
-    },
-    "weights of a layer zeroed, before": Fault(FLOAT, graph=_zero_weight),
-    "weights of two layers swapped, before": Fault(FLOAT, graph=_swap_weights),
-    **{
-        name: Fault(tuple(OF_SCHEME[scheme] for scheme in schemes), product=plant)
         for name, (plant, schemes) in PRODUCT_FAULTS.items()
     },
-    "sums saturate in 16 bits": Fault(("dynamic",), saturates=True),
+    "sums saturate in 16 bits": Fault("sums saturate in 16 bits", ("dynamic",), saturates=True),
 }
 """Fault -> how it is planted."""
 
@@ -448,8 +417,7 @@ def _lost(cut: onnx.ModelProto, end: str, values: FloatArray) -> Any:
         onnx.ValueInfoProto(name=name) for name in (product.input[0], scales.output[0])
     )
     integers, scale = run_subgraph(inner, values, optimize=False)
-    constants = {item.name: item for item in cut.graph.initializer}
-    weight = numpy_helper.to_array(constants[product.input[1]])
+    weight = numpy_helper.to_array(_constants(cut)[product.input[1]])
     return lost_of_sums(integers.astype(np.int64), weight.astype(np.int64)) * scale
 
 

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from html import escape
-from typing import Annotated
 
 import numpy as np
-import typer
 
 from benchmarks import compress, methods, models, pruning, runtimes, serving
-from benchmarks.cells import machine, mean_over, over, task_title, two
+from benchmarks.cells import machine, mean_over, megabytes, over, single_ms, task_title, two
 from benchmarks.harness import RESULTS, Run, newest, read_runs
 from benchmarks.servers import LONGEST_TOKENS, SERVERS
+from bertender.core.machine import Speedup
 from bertender.text.batch import length_buckets
 from serve.config import ServeConfig
 
@@ -88,11 +88,7 @@ def scale(low: float, high: float, start: float, end: float, log: bool = False) 
 
 
 def axes(
-    drawing: Drawing,
-    x: Scale,
-    y: Scale,
-    ticks: tuple[Sequence[float], Sequence[float]],
-    titles: tuple[str, str],
+    drawing: Drawing, x: Scale, y: Scale, ticks: Sequence[Sequence[float]], titles: Sequence[str]
 ) -> None:
     """Draw a grid with its ticks, and the titles of both axes."""
     (left, right), (top, bottom) = (
@@ -108,15 +104,15 @@ def axes(
     drawing.text(left - 40, top - 12, titles[1], "soft")
 
 
-PLACES: Mapping[str, tuple[float, float, str]] = {
-    "teacher": (86, -50, "end"),
-    "teacher-onnx": (0, 60, "middle"),
-    "first-0": (18, 4, "start"),
-    "first-onnx-0": (0, 34, "middle"),
-    "first-fused-0": (-44, -78, "start"),
-    "deeper-fused-0": (12, -22, "start"),
+PLACES: Mapping[str, tuple[str, float, float, str]] = {
+    "teacher": ("teacher, PyTorch", 86, -50, "end"),
+    "teacher-onnx": ("teacher, ONNX", 0, 60, "middle"),
+    "first-0": ("student, PyTorch", 18, 4, "start"),
+    "first-onnx-0": ("student, ONNX", 0, 34, "middle"),
+    "first-fused-0": ("8 bits", -44, -78, "start"),
+    "deeper-fused-0": ("6 layers, 8 bits", 12, -22, "start"),
 }
-"""Row of the chain -> where its words stand, from its middle."""
+"""Row of the chain -> its words, and where they stand, from its middle."""
 
 
 def scatter(drawing: Drawing) -> None:
@@ -124,34 +120,19 @@ def scatter(drawing: Drawing) -> None:
     (result,) = read_runs(newest("chain"))
     rows = {row["name"]: row for row in result.rows if row["name"] not in models.LEFT_OUT}
     x, y = scale(0.7, 110, 70, 735, log=True), scale(0.87, 0.95, 330, 40)
-    axes(
-        drawing,
-        x,
-        y,
-        ((1, 2, 5, 10, 20, 50, 100), (0.88, 0.9, 0.92, 0.94)),
-        (f"milliseconds for one text ({machine(result)})", "accuracy on SST-2"),
-    )
+    titles = (f"milliseconds for one text ({machine(result)})", "accuracy on SST-2")
+    axes(drawing, x, y, ((1, 2, 5, 10, 20, 50, 100), (0.88, 0.9, 0.92, 0.94)), titles)
     for name, row in rows.items():
-        ms, megabytes = row["latency"]["single"]["p50_ms"], row["size"]["artifact_size_bytes"] / 1e6
+        ms, size = row["latency"]["single"]["p50_ms"], row["size"]["artifact_size_bytes"] / 1e6
         place, value = x(ms), row["score"]["value"]
         colour = "two" if "fused" in name else "one"
         drawing.line(place, y(row["score"]["low"]), place, y(row["score"]["high"]), "line")
-        drawing.dot(place, y(value), 1.6 * math.sqrt(megabytes), colour, 0.35)
+        drawing.dot(place, y(value), 1.6 * math.sqrt(size), colour, 0.35)
         drawing.dot(place, y(value), 2.5, colour)
         if name in PLACES:
-            dx, dy, anchor = PLACES[name]
-            words = f"{SHORT[name]}: {two(ms)} ms, {two(megabytes)} MB"
+            title, dx, dy, anchor = PLACES[name]
+            words = f"{title}: {single_ms(row)} ms, {megabytes(row)} MB"
             drawing.text(place + dx, y(value) + dy, words, "ink", anchor)
-
-
-SHORT = {
-    "teacher": "teacher, PyTorch",
-    "teacher-onnx": "teacher, ONNX",
-    "first-0": "student, PyTorch",
-    "first-onnx-0": "student, ONNX",
-    "first-fused-0": "8 bits",
-    "deeper-fused-0": "6 layers, 8 bits",
-}
 
 
 def steps(drawing: Drawing) -> None:
@@ -177,35 +158,32 @@ def steps(drawing: Drawing) -> None:
         for line, part in enumerate(words.split("\n")):
             drawing.text(left + 46, 66 + 16 * line, part, "soft", "middle", 'font-size="11.5"')
         if row:
-            size = two(rows[row]["size"]["artifact_size_bytes"] / 1e6)
-            ms = two(rows[row]["latency"]["single"]["p50_ms"])
-            drawing.text(left + 46, 106, f"{size} MB", "two", "middle")
-            drawing.text(left + 46, 123, f"{ms} ms", "two", "middle")
+            drawing.text(left + 46, 106, f"{megabytes(rows[row])} MB", "two", "middle")
+            drawing.text(left + 46, 123, f"{single_ms(rows[row])} ms", "two", "middle")
 
 
-def bars(
-    drawing: Drawing,
-    rows: Sequence[tuple[str, Sequence[tuple[float, float, float]]]],
-    names: Sequence[str],
-    unit: str,
-    top: int = 40,
-) -> None:
+Bars = Sequence[tuple[str, Sequence[Speedup]]]
+"""Titles of rows, and the bars of each."""
+
+
+def bars(drawing: Drawing, rows: Bars, names: Sequence[str], unit: str) -> None:
     """Draw rows of bars with intervals, one colour a name."""
-    x = scale(0, max(high for _, values in rows for _, _, high in values) * 1.12, 230, 735)
+    x = scale(0, max(each.high for _, values in rows for each in values) * 1.12, 230, 735)
     for place, name in enumerate(names):
         drawing.box(230 + 150 * place, 10, 12, 12, COLOURS[place], 0.85)
         drawing.text(248 + 150 * place, 21, name, "soft")
-    y = float(top)
+    y = 40.0
     for title, values in rows:
         drawing.text(220, y + 9 * len(values), title, "ink", "end")
-        for place, (value, low, high) in enumerate(values):
-            drawing.box(x(0), y, x(value) - x(0), 15, COLOURS[place], 0.85)
-            if low < high:
-                drawing.line(x(low), y + 7.5, x(high), y + 7.5, "ink")
-            drawing.text(x(max(value, high)) + 6, y + 12, f"{two(value)}{unit}", "soft")
+        for place, each in enumerate(values):
+            drawing.box(x(0), y, x(each.value) - x(0), 15, COLOURS[place], 0.85)
+            if each.low < each.high:
+                drawing.line(x(each.low), y + 7.5, x(each.high), y + 7.5, "ink")
+            end = x(max(each.value, each.high))
+            drawing.text(end + 6, y + 12, f"{two(each.value)}{unit}", "soft")
             y += 17
         y += 10
-    drawing.line(x(0), top - 4, x(0), y - 6, "soft")
+    drawing.line(x(0), 36, x(0), y - 6, "soft")
 
 
 def runtime(place: int) -> Callable[[Drawing], None]:
@@ -218,7 +196,7 @@ def runtime(place: int) -> Callable[[Drawing], None]:
         rows = []
         for row in others:
             found = [over(first[part], row[part], key) for part, key in shapes]
-            rows.append((runtimes.title(row), [(f.value, f.low, f.high) for f in found]))
+            rows.append((runtimes.title(row), found))
         bars(drawing, rows, ("one text", "128 tokens", "32 mixed"), "x")
         words = f"times as fast as float32 in ONNX Runtime, 6 layers, {machine(result)}"
         drawing.text(WIDTH / 2, 40 + 61 * len(rows) + 12, words, "soft", "middle")
@@ -255,8 +233,7 @@ def servers(drawing: Drawing) -> None:
     for name in ("bertender", "bertender-embedded", "fastapi", "unbatched", "padded"):
         rates = serving.rates_of(result, "natural", name)
         values = [mean_over(rates[load]) for load in serving.SHOWN[1:]]
-        title = SERVERS[name].title.replace("`", "")
-        rows.append((title, [(each.value, each.low, each.high) for each in values]))
+        rows.append((SERVERS[name].title.replace("`", ""), values))
     bars(drawing, rows, ("1 text a request", "16 texts"), "")
     words = f"texts a second, {result.about['precision']} of 6 layers, {machine(result)}, one core"
     drawing.text(230, 40 + 44 * len(rows) + 12, words, "soft")
@@ -267,31 +244,25 @@ def candidates(drawing: Drawing) -> None:
     report = compress.part_of(read_runs(newest("compress")), "report")
     limits = report.about["config"]
     x, y = scale(0, 2, 70, 735), scale(0, 30, 330, 30)
-    axes(
-        drawing,
-        x,
-        y,
-        ((0, 0.5, 1, 1.5, 2), (0, 10, 20, 30)),
-        (f"milliseconds for one text ({machine(report)})", "MB"),
-    )
+    titles = (f"milliseconds for one text ({machine(report)})", "MB")
+    axes(drawing, x, y, ((0, 0.5, 1, 1.5, 2), (0, 10, 20, 30)), titles)
     for row in report.rows:
         cost = row["measured"] or row["predicted"]
         if cost["single_ms"] < 2 and cost["model_mb"] < 30:
-            place = x(cost["single_ms"]), y(cost["model_mb"])
-            if row["rounds"]:
-                drawing.dot(*place, 6, "two" if row["score"] else "four")
+            left, top = x(cost["single_ms"]), y(cost["model_mb"])
+            if not row["rounds"]:
+                drawing.dot(left, top, 2.5, "one" if row["fits"] else "soft", 0.55)
+            elif row["score"]:
+                drawing.dot(left, top, 6, "two")
+                drawing.text(left, top + 20, "chosen", "two", "middle")
             else:
-                drawing.dot(*place, 2.5, "one" if row["fits"] else "soft", 0.55)
-            if row["rounds"]:
-                words, colour = ("chosen", "two") if row["score"] else ("trained, behind", "four")
-                drawing.text(
-                    place[0], place[1] + (20 if row["score"] else -11), words, colour, "middle"
-                )
-    ms, megabytes = limits["max_ms"], limits["max_mb"]
+                drawing.dot(left, top, 6, "four")
+                drawing.text(left, top - 11, "trained, behind", "four", "middle")
+    ms, size = limits["max_ms"], limits["max_mb"]
     drawing.line(x(ms), y(30), x(ms), y(0), "three", "6 4")
     drawing.text(x(ms) + 6, y(28.5), f"--max-ms {ms:g}", "three")
-    drawing.line(x(0), y(megabytes), x(2), y(megabytes), "three", "6 4")
-    drawing.text(x(2), y(megabytes) - 7, f"--max-mb {megabytes:g}", "three", "end")
+    drawing.line(x(0), y(size), x(2), y(size), "three", "6 4")
+    drawing.text(x(2), y(size) - 7, f"--max-mb {size:g}", "three", "end")
 
 
 def batcher(drawing: Drawing) -> None:
@@ -331,22 +302,14 @@ def curves(drawing: Drawing) -> None:
 
 
 def _curves(drawing: Drawing, result: Run, left: int) -> None:
-    found: dict[tuple[str, bool], dict[float, float]] = {
-        (importance, recovered): pruning.curve(result, importance, recovered)
-        for importance in pruning.IMPORTANCES
-        for recovered in (False, True)
-    }
+    each = itertools.product(pruning.IMPORTANCES, (False, True))
+    found = {key: pruning.curve(result, *key) for key in each}
     values = [value for own in found.values() for value in own.values()]
     low, high = math.floor(min(values) * 10) / 10, math.ceil(max(values) * 10) / 10
     x, y = scale(0, 0.9, left, left + 190), scale(low, high, 210, 40)
-    marks = [low + part / 10 for part in range(round(10 * (high - low)) + 1)]
-    axes(
-        drawing,
-        x,
-        y,
-        ((0, 0.3, 0.6, 0.9), [round(mark, 1) for mark in marks]),
-        ("share of heads cut", task_title(result.about["task"])),
-    )
+    marks = [round(low + part / 10, 1) for part in range(round(10 * (high - low)) + 1)]
+    titles = ("share of heads cut", task_title(result.about["task"]))
+    axes(drawing, x, y, ((0, 0.3, 0.6, 0.9), marks), titles)
     for (importance, recovered), own in found.items():
         colour = COLOURS[pruning.IMPORTANCES.index(importance)]
         points = [(x(share), y(score)) for share, score in own.items()]
@@ -356,12 +319,9 @@ def _curves(drawing: Drawing, result: Run, left: int) -> None:
 PICTURES: Mapping[str, tuple[int, Callable[[Drawing], None]]] = {
     "scatter": (390, scatter),
     "steps": (134, steps),
-    **{
-        f"runtimes-{name}": (height, runtime(place))
-        for place, (name, height) in enumerate(
-            (("vnni", 370), ("amx", 370), ("vnni-xeon", 310), ("avx2", 310))
-        )
-    },
+    "runtimes-vnni": (370, runtime(0)),
+    "runtimes-amx": (370, runtime(1)),
+    "runtimes-avx2": (310, runtime(3)),
     "methods": (470, dots),
     "serving": (284, servers),
     "compress": (390, candidates),
@@ -379,20 +339,9 @@ def drawn(name: str, theme: Mapping[str, str]) -> str:
     return drawing.svg()
 
 
-def run(
-    check: Annotated[bool, typer.Option(help="write nothing; exit 1 if one is stale")] = False,
-) -> None:
+def run() -> None:
     """Draw every picture, light and dark."""
-    stale = []
     for name in PICTURES:
         for mode, theme in (("light", LIGHT), ("dark", DARK)):
             file = IMAGES / f"{name}-{mode}.svg"
-            made = drawn(name, theme)
-            if not file.exists() or file.read_text(encoding="utf-8") != made:
-                stale.append(file.name)
-                if not check:
-                    file.write_text(made, encoding="utf-8")
-    print(*stale, sep="\n")
-    if check and stale:
-        print("out of date: run `python -m benchmarks figures`")
-        raise typer.Exit(1)
+            file.write_text(drawn(name, theme), encoding="utf-8")

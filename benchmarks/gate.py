@@ -11,7 +11,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated, Any
@@ -23,9 +23,9 @@ import typer
 from scipy.stats import binomtest
 
 from benchmarks.cells import DASH, Table
-from benchmarks.faults import ANSWER_FAULTS, FAULTS, Fault, kind_of, planted, saturating
+from benchmarks.faults import FAULTS, Fault, kind_of, planted, saturating
 from benchmarks.harness import Out, Row, Run, Work, names_in, recorded, save_runs
-from benchmarks.making import made_once
+from benchmarks.making import made_of
 from bertender.comparison.accuracy import evaluate
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ModelError
@@ -43,66 +43,23 @@ from bertender.tasks.task import Task
 from bertender.text.batch import Batch
 from export.config import ExportConfig
 from export.exporter import export
+from quantize import product_check
 from quantize.config import QuantizeConfig
 from quantize.context import QuantizationContext
 from quantize.graph import run_subgraph
 from quantize.graph_check import PROBED_TEXTS, check_float_nodes, compare_float_nodes
-from quantize.integers import TARGETS
-from quantize.product_check import (
-    check_products,
-    check_sums,
-    compare_products,
-    find_parts,
-    sample_rows,
-)
+from quantize.integers import CALIBRATORS, TARGETS
 from quantize.quantizer import WRITERS
 
 VARIANTS: Mapping[str, dict[str, Any]] = {
     "float32": {},
     "dynamic": {"scheme": "dynamic"},
-    **{
-        f"static-{calibrator}": {"scheme": "static", "calibrator": calibrator}
-        for calibrator in ("mse", "minmax", "percentile", "entropy")
-    },
+    **{f"static-{name}": {"scheme": "static", "calibrator": name} for name in CALIBRATORS},
     "mixed": {"scheme": "mixed", "max_drop": 1.0, "sensitivity_texts": 64},
     "four-bit-embeddings": {"scheme": "four-bit-embeddings"},
     "four-bit": {"scheme": "four-bit"},
 }
 """Name -> the settings of its quantization; the float graph has none."""
-
-GROUPS: Mapping[str, tuple[str, ...]] = {
-    "labels permuted": ("labels permuted",),
-    "wrong numbers, sets, tags": tuple(ANSWER_FAULTS.keys() - {"labels permuted"}),
-    "other texts read": (
-        "truncated at 16 tokens",
-        "tokenizer of another case",
-        "texts of a pair swapped",
-    ),
-    "wrong graph": (
-        "mask ignored",
-        "token types dropped",
-        "positions off by one",
-        "GELU by tanh",
-        "scores without keys",
-        "bias of a layer raised",
-    ),
-    "wrong float weights": (
-        "weights of a layer zeroed, before",
-        "weights of two layers swapped, before",
-    ),
-    "wrong 8-bit weights": (
-        "weight scale x1.1",
-        "weight scale x1.5",
-        "weight scale x2",
-        "weight scale /2",
-        "weight zero point off by 8",
-        "weights zeroed",
-        "weights of two layers swapped",
-    ),
-    "wrong activation scales": ("activation scale /2", "activation zero point off by 8"),
-    "sums saturate in 16 bits": ("sums saturate in 16 bits",),
-}
-"""Row of the table -> the faults that it counts."""
 CHECK_TITLES = {
     "rest": "graph besides products",
     "products": "8-bit products",
@@ -130,8 +87,7 @@ def run(
             if subject.can_have(fault):
                 able = [variant for variant in fault.variants if variant in chosen]
                 rows += [judged(subject, variant, name) for variant in able]
-        bounds = {name: TOLERANCES[name].model_dump() for name in ("float32", "int8", "int4")}
-        runs.append(recorded("gate", rows, model=subject.name, bounds=bounds))
+        runs.append(recorded("gate", rows, model=subject.name))
     save_runs(runs, out)
 
 
@@ -144,15 +100,20 @@ class Remembering:
 
     def logits(self, batch: Batch) -> npt.NDArray[np.float32]:
         """Return the logits (batch, labels) of a batch, computed once."""
-        key = b"".join(
-            f"{name} {array.dtype.str} {array.shape}".encode() + array.tobytes()
-            for name, array in sorted(batch.arrays.items())
-        )
-        digest = hashlib.sha256(key).digest()
-        if digest not in self.known:
-            self.known[digest] = self.predictor.logits(batch)
-            self.known[digest].setflags(write=False)
-        return self.known[digest]
+        read = hashlib.sha256()
+        for name, array in sorted(batch.arrays.items()):
+            read.update(f"{name} {array.dtype.str} {array.shape}".encode() + array.tobytes())
+        key = read.digest()
+        if key not in self.known:
+            self.known[key] = self.predictor.logits(batch)
+            self.known[key].setflags(write=False)
+        return self.known[key]
+
+
+def remembering(artifact: Artifact) -> Classifier:
+    """Open a reference."""
+    found = open_classifier(artifact)
+    return replace(found, predictor=Remembering(found.predictor))
 
 
 @dataclass(frozen=True)
@@ -170,30 +131,26 @@ class Subject:
         """Export a teacher, unless its export is there."""
         artifact, folder = Artifact.load(teacher), work / teacher.name
         task = recorded_task(artifact, {})
-        make = partial(export, artifact, task)
-        place = folder / "float32"
-        source = made_once(place, ExportConfig(), task.fingerprint(), artifact, make)
+        source = made_of(artifact, task, export, ExportConfig(), folder / "float32")
         return cls(teacher.name, artifact, source, task, folder)
 
     @cached_property
     def reference(self) -> Classifier:
-        found = open_classifier(self.source)
-        return replace(found, predictor=Remembering(found.predictor))
+        return remembering(self.source)
 
     @cached_property
     def torch(self) -> Classifier:
-        found = open_classifier(self.teacher)
-        return replace(found, predictor=Remembering(found.predictor))
+        return remembering(self.teacher)
 
     def can_have(self, fault: Fault) -> bool:
         """Return whether a fault can be planted: single texts have no second one, some models read
         no token types, and answers are of one kind."""
         graph = onnx.load(onnx_file(self.source), load_external_data=False).graph
         pairs = len(self.task.text_columns) > 1
-        inputs = {each.name for each in graph.input}
+        inputs = [each.name for each in graph.input]
         return (
             (pairs or not fault.pairs_only)
-            and fault.reads <= inputs
+            and fault.reads in (None, *inputs)
             and fault.problem in (None, kind_of(self.task.problem))
         )
 
@@ -272,12 +229,14 @@ def _refusals(subject: Subject, graph: Path, ranges: Any, fault: Fault | None) -
     floats = onnx_file(subject.source)
     texts = subject.context({"scheme": "dynamic"}, floats).texts(PROBED_TEXTS, "check")
     run_product = saturating if fault and fault.saturates else run_subgraph
-    parts = find_parts(floats, graph)
-    samples = sample_rows(graph, parts, texts)
+    parts = product_check.find_parts(floats, graph)
+    samples = product_check.sample_rows(graph, parts, texts)
     checks: Mapping[str, Callable[[], object]] = {
-        "products": lambda: check_products(compare_products(parts, samples, ranges)),
+        "products": lambda: product_check.check_products(
+            product_check.compare_products(parts, samples, ranges)
+        ),
         "rest": lambda: check_float_nodes(compare_float_nodes(floats, graph, texts)),
-        "saturation": lambda: check_sums(parts, samples, run_product),
+        "saturation": lambda: product_check.check_sums(parts, samples, run_product),
     }
     for name, check in checks.items():
         try:
@@ -304,11 +263,11 @@ def table(runs: Sequence[Run]) -> Table:
     for variant in dict.fromkeys(row["variant"] for row in sound):
         own = [row for row in sound if row["variant"] == variant]
         rows.append([f"sound, `{variant}`", *_counted(own)])
-    for group, faults in GROUPS.items():
-        own = [row for row in found if row["fault"] in faults]
+    faulty = [row for row in found if row["fault"] is not None]
+    for group in dict.fromkeys(fault.group for fault in FAULTS.values()):
+        own = [row for row in faulty if FAULTS[row["fault"]].group == group]
         if own:  # each kind of problem has faults of its own
             rows.append([f"fault: {group}", *_counted(own)])
-    faulty = [row for row in found if row["fault"] is not None]
     models = len({row["teacher"] for row in found})
     note = (
         f"{models} models of 5 data sets. Of {len(sound)} sound candidates {_share(sound)} were "

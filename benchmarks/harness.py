@@ -35,9 +35,7 @@ Row = dict[str, Any]
 OnnxArtifacts = Annotated[list[Path], typer.Argument(help="ONNX artifacts of one task")]
 ServedArtifact = Annotated[Path, typer.Argument(help="ONNX artifact of a task on single texts")]
 Out = Annotated[Path | None, typer.Option(help="the JSON to write; it keeps runs of other tasks")]
-Noisy = Annotated[
-    bool, typer.Option("--noisy", help="time on a busy machine as well, for no published figure")
-]
+Noisy = Annotated[bool, typer.Option("--noisy", help="time on a busy machine, unpublished")]
 Threads = Annotated[int, typer.Option(help="of every runtime; 0: every core")]
 Work = Annotated[Path, typer.Option(help="folder of models, which later calls use again")]
 
@@ -124,11 +122,16 @@ def save_runs(runs: Sequence[Run], out: Path | None) -> None:
                 f"{BUSY_SHARE:.0%}), which never enter results/. Stop the other work and run it "
                 "again, or give an --out elsewhere."
             )
-    known = (
-        Results.model_validate_json(out.read_text(encoding="utf-8")).runs if out.exists() else []
-    )
+    known = Results.model_validate_json(out.read_bytes()).runs if out.exists() else []
     others = [each for each in known if each.key not in {run.key for run in runs}]
     save_text(_as_text([*others, *runs]), out)
+
+
+def record(
+    subject: str, rows: Sequence[Row], out: Out, load: MachineLoad | None = None, **about: Any
+) -> None:
+    """Write the record of rows that this command has measured to a file, as `save_runs` does."""
+    save_runs([recorded(subject, rows, load, **about)], out)
 
 
 def _as_text(runs: Sequence[Run]) -> str:

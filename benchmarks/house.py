@@ -6,22 +6,36 @@ Code lines are lines without blanks, comments and docstrings.
 from __future__ import annotations
 
 import ast
+import inspect
 import io
+import os
 import re
 import statistics
+import subprocess
+import sys
+import threading
 import tokenize
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import redirect_stdout
 from dataclasses import dataclass
 from functools import cached_property
+from multiprocessing import get_context
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Annotated
+from types import FrameType
+from typing import Annotated, Any, Literal, NamedTuple
 
 import typer
 
-from benchmarks import footprint
-from benchmarks.footprint import PRODUCT, ROOT
+from bertender.cli.main import COMMANDS, build_app
+from bertender.core.errors import BertenderError
+from bertender.core.files import CACHE_VARIABLE
+
+ROOT = Path(__file__).resolve().parent.parent
+PRODUCT = ("bertender", "distill", "export", "quantize", "serve")
+LISTS = ("tasks", "methods", "schemes", "recipes")
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -157,21 +171,18 @@ def code_strings(files: list[Source]) -> list[str]:
 
 def circles(files: list[Source]) -> list[list[str]]:
     """Groups of files that import each other, directly or by way of others."""
-    known = {file.module for file in files}
-    arrows = {file.module: file.imported_modules(known) for file in files}
-    reach: dict[str, set[str]] = {}
-    for start in arrows:
-        seen, todo = set(), list(arrows[start])
-        while todo:
-            module = todo.pop()
-            if module not in seen:
-                seen.add(module)
-                todo += arrows.get(module, ())
-        reach[start] = seen
-    groups = {
-        tuple(sorted({a} | {b for b in reach[a] if a in reach[b]})) for a in arrows if a in reach[a]
-    }
-    return [list(group) for group in sorted(groups)]
+    # imported here: the memory of this process is part of what commands take
+    from scipy.sparse import csr_array
+    from scipy.sparse.csgraph import connected_components
+
+    modules = [file.module for file in files]
+    imported = [file.imported_modules({*modules}) for file in files]
+    arrows = csr_array([[module in own for module in modules] for own in imported])
+    groups: dict[int, list[str]] = {}
+    _, labels = connected_components(arrows, connection="strong")
+    for module, label in zip(modules, labels.tolist(), strict=True):
+        groups.setdefault(label, []).append(module)
+    return [group for group in groups.values() if len(group) > 1]
 
 
 def words_of_pages() -> int:
@@ -182,6 +193,131 @@ def words_of_pages() -> int:
     pages = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")]
     pages += [p for p in (ROOT / "docs").rglob("*.md") if p.stem not in ("reference", "api")]
     return sum(len(re.findall(r"\S*\w\S*", page.read_text())) for page in pages)
+
+
+class FootprintError(BertenderError):
+    """A command failed, so that its footprint says nothing."""
+
+
+class Cost(NamedTuple):
+    """Cost of a command in a fresh process."""
+
+    command: str
+    processor_s: float
+    memory_mb: float
+
+
+def cost_of(*words: str) -> Cost:
+    """Run a command of bertender once, in a fresh process.
+
+    Raises:
+        FootprintError: the command failed.
+    """
+    with subprocess.Popen(
+        [sys.executable, "-m", "bertender", *words], cwd=ROOT, stdout=subprocess.DEVNULL
+    ) as process:
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode:
+        raise FootprintError(f"bertender {' '.join(words)}: exit code {process.returncode}")
+    return Cost(" ".join(words), usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1000)
+
+
+def costs_of_help() -> list[Cost]:
+    """Return the cost of each command's help, and of each list."""
+    return [*(cost_of(name, "--help") for name in COMMANDS), *map(cost_of, LISTS)]
+
+
+class Profile:
+    """The product files whose functions run, in this thread and those that start later.
+
+    Functions that run while a module is imported do not count.
+    """
+
+    def __init__(self) -> None:
+        self.files: set[str] = set()
+        self.local = threading.local()
+        self.folders = tuple(f"{ROOT / package}{os.sep}" for package in PRODUCT)
+
+    def __call__(self, frame: FrameType, event: str, arg: object) -> None:
+        code = frame.f_code
+        imports = getattr(self.local, "imports", 0)
+        if code.co_name == "<module>":
+            self.local.imports = imports + {"call": 1, "return": -1}.get(event, 0)
+            return
+        # the body of a class runs as a function does, but is not optimized
+        is_function = event == "call" and code.co_flags & inspect.CO_OPTIMIZED
+        if is_function and not imports and code.co_filename.startswith(self.folders):
+            self.files.add(str(Path(code.co_filename).relative_to(ROOT)))
+
+
+Scenario = Callable[[Path, Profile], object]
+
+
+def executed(scenario: Scenario, folder: Path) -> set[str]:
+    """Return the product files that a scenario executes, in a process of its own."""
+    with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+        return pool.submit(_profiled, scenario, folder).result()
+
+
+def _profiled(scenario: Scenario, folder: Path) -> set[str]:
+    profile = Profile()
+    os.environ[CACHE_VARIABLE] = str(folder / "cache")
+    threading.setprofile(profile)
+    sys.setprofile(profile)
+    try:
+        scenario(folder, profile)
+    finally:
+        sys.setprofile(None)
+        threading.setprofile(None)
+    return profile.files
+
+
+def prepare(folder: Path, profile: Profile) -> None:
+    """Fine-tune a toy teacher on CSV files, and export it."""
+    from tests.front import write_csv
+    from tests.toy_models import save_encoder
+    from tests.toys import toy_task
+
+    task = toy_task()
+    for name, split in (("train", task.train), ("dev", task.dev)):
+        write_csv(folder / f"{name}.csv", split, task.labels)
+    encoder = save_encoder("bert", folder / "encoder")
+    data = ("--train", folder / "train.csv", "--dev", folder / "dev.csv")
+    training = ("--epochs", 6, "--learning-rate", 3e-3, "--batch-size", 16)
+    _command("finetune", "--teacher", encoder, *data, *training, "--out", folder / "teacher")
+    _command("export", folder / "teacher", "--out", folder / "onnx")
+
+
+def distilling(folder: Path, profile: Profile) -> None:
+    """`distill --layers 3`."""
+    teacher, out = folder / "teacher", folder / "student"
+    _command("distill", "--teacher", teacher, "--layers", 3, "--allow-constant", "--out", out)
+
+
+def quantizing(folder: Path, profile: Profile) -> None:
+    """`quantize`, with its gate."""
+    _command("quantize", folder / "onnx", "--out", folder / "int8")
+
+
+def answering(folder: Path, profile: Profile) -> None:
+    """A request in the backend, whose start does not count."""
+    from bertender.core.artifact import Artifact
+    from serve.config import ServeConfig
+    from tests.serve.triton_stand_in import request_of, responses_of, running_backend
+
+    artifact = Artifact.load(folder / "onnx")
+    with running_backend(artifact, folder / "models", ServeConfig()) as backend:
+        profile.files.clear()
+        responses_of(backend, request_of(("apple pear",)))
+
+
+def _command(name: str, *words: object) -> None:
+    arguments = ["--quiet", name, *map(str, words)]
+    with redirect_stdout(io.StringIO()):
+        code: Any = build_app(name)(arguments, standalone_mode=False)
+    if code:
+        raise FootprintError(f"bertender {' '.join(arguments)}: exit code {code}")
 
 
 Figure = tuple[str, str, str, bool]
@@ -226,7 +362,7 @@ def figures_of_source() -> list[Figure]:
 
 def figures_of_commands() -> Iterator[Figure]:
     """Figures that commands are run for: minutes."""
-    costs = footprint.costs_of_help()
+    costs = costs_of_help()
     slowest = max(costs, key=lambda cost: cost.processor_s)
     largest = max(costs, key=lambda cost: cost.memory_mb)
     shown = f"{slowest.processor_s:.2f} s ({slowest.command})"
@@ -234,43 +370,38 @@ def figures_of_commands() -> Iterator[Figure]:
     shown = f"{largest.memory_mb:.0f} MB ({largest.command})"
     yield "largest help or list", shown, "at most 120 MB", largest.memory_mb <= 120
     with TemporaryDirectory() as folder:
-        footprint.executed(footprint.prepare, Path(folder))
+        executed(prepare, Path(folder))
         for name, scenario, bound in (
-            ("files executed by distill", footprint.distilling, 35),
-            ("files executed by a request", footprint.answering, 6),
-            ("files executed by quantize", footprint.quantizing, 35),
+            ("files executed by distill", distilling, 35),
+            ("files executed by a request", answering, 6),
+            ("files executed by quantize", quantizing, 35),
         ):
-            count = len(footprint.executed(scenario, Path(folder)))
+            count = len(executed(scenario, Path(folder)))
             yield name, f"{count}", f"at most {bound}", count <= bound
 
 
+Listed = Literal["one-caller", "circles", "fields", "strings"]
+LISTED: dict[Listed, Callable[[list[Source]], list[str]]] = {
+    "one-caller": lambda files: [f"{where} {name}" for where, name in one_caller(files)[0]],
+    "circles": lambda files: [" <-> ".join(group) for group in circles(files)],
+    "fields": function_fields,
+    "strings": code_strings,
+}
+"""Figure that counts places -> the places."""
+
+
 def run(
-    one_caller_in: Annotated[
-        str, typer.Option("--one-caller", metavar="FOLDER", help="private functions of one caller")
-    ] = "",
-    of_circles: Annotated[
-        bool, typer.Option("--circles", help="files that import each other")
-    ] = False,
-    of_fields: Annotated[bool, typer.Option("--fields", help="fields that hold functions")] = False,
-    of_strings: Annotated[bool, typer.Option("--strings", help="strings that name code")] = False,
+    listed: Annotated[Listed | None, typer.Option("--list", help="places that it counts")] = None,
     of_source: Annotated[bool, typer.Option("--source", help="figures that run nothing")] = False,
 ) -> None:
-    """Print the figures, or one of the lists."""
-    product = sources(*PRODUCT)
-    if one_caller_in:
-        found = [f"{where} {name}" for where, name in one_caller(product)[0]]
-        print(*(line for line in found if line.startswith(one_caller_in)), sep="\n")
-    elif of_circles:
-        print(*(" <-> ".join(group) for group in circles(product)), sep="\n")
-    elif of_fields:
-        print(*function_fields(product), sep="\n")
-    elif of_strings:
-        print(*code_strings(product), sep="\n")
-    else:
-        # first: until a child runs its own program, its peak counts the memory of this process
-        commands = [] if of_source else [*figures_of_commands()]
-        for name, value, bound, holds in (*figures_of_source(), *commands):
-            print(f"{name:36} {value:24} {bound:18} {'' if holds else 'NOT KEPT'}".rstrip())
+    """Print the figures, or the places that one of them counts."""
+    if listed:
+        print(*LISTED[listed](sources(*PRODUCT)), sep="\n")
+        return
+    # first: until a child runs its own program, its peak counts the memory of this process
+    commands = [] if of_source else [*figures_of_commands()]
+    for name, value, bound, holds in (*figures_of_source(), *commands):
+        print(f"{name:36} {value:24} {bound:18} {'' if holds else 'NOT KEPT'}".rstrip())
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -26,6 +27,8 @@ from bertender.tasks.task import Task
 
 Make = Callable[[Any, Path], Artifact]
 """Settings and a folder -> the artifact that is made there."""
+Stage = Callable[..., Artifact]
+"""(parent, task, settings, folder) -> the artifact that is made there"""
 
 FACTOR = 4
 """Ratio of the amounts of two successive probes."""
@@ -49,6 +52,15 @@ def made_once(
     with FileLock(out.with_name(f".{out.name}.lock")):
         build_once([out], identity, lambda: make(config, out), digest_of)
     return Artifact.load(out)
+
+
+def made_of(
+    parent: Artifact, task: Task, stage: Stage, config: Config, out: Path, is_timed: bool = False
+) -> Artifact:
+    """Return what a stage makes once of an artifact."""
+    of_parent = partial(stage, parent, task)
+    made = timed(of_parent) if is_timed else of_parent
+    return made_once(out, config, task.fingerprint(), parent, made)
 
 
 def timed(make: Make) -> Make:
@@ -99,6 +111,10 @@ class Probe(Record):
     processor_s: float
 
 
+Train = Callable[[int], Probe]
+"""Trains on about the given amount -> the exact amount, and its time."""
+
+
 class Amount(Record):
     """The amount of training that fits a budget, and the probes that it was computed from."""
 
@@ -109,12 +125,7 @@ class Amount(Record):
 
 
 def amount_in(
-    budget_s: float,
-    file: Path,
-    identity: str,
-    trained: Callable[[int], Probe],
-    first: int,
-    most: int,
+    budget_s: float, file: Path, identity: str, trained: Train, first: int, most: int
 ) -> Amount:
     """Return the amount of training that fits a processor time, from the file or by probes.
 
@@ -122,7 +133,7 @@ def amount_in(
         budget_s: the processor time.
         file: the result, for later calls.
         identity: settings and data of the training; a result of others is not used.
-        trained: trains on about the given amount, and returns the exact amount and its time.
+        trained: trains on an amount.
         first: amount of the first probe.
         most: the largest amount.
     """

@@ -16,20 +16,18 @@ from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import Event, Thread
-from typing import Annotated, Any
-
-import typer
 
 from benchmarks.cells import Table, machine, two
-from benchmarks.harness import Out, Row, Run, recorded, save_runs
+from benchmarks.harness import Out, Row, Run, record
 from bertender.core.errors import BertenderError
 from bertender.core.files import CACHE_VARIABLE
 
 SECONDS_BETWEEN_SAMPLES = 0.1
+TASK, TEXTS, ENCODER = "docs", 2000, "all-MiniLM-L6-v2"
 SERVE = "serve"
 COMMANDS = (
-    "baseline --task {task} --max-train {texts} --out words",
-    "finetune --teacher {encoder} --task {task} --max-train {texts} --epochs 1 --out teacher",
+    f"baseline --task {TASK} --max-train {TEXTS} --out words",
+    f"finetune --teacher {ENCODER} --task {TASK} --max-train {TEXTS} --epochs 1 --out teacher",
     "distill --teacher teacher --epochs 1 --out student",
     "prune student --heads 0.25 --ffn 0.25 --out pruned",
     "export student --out onnx",
@@ -47,26 +45,13 @@ class MeasuredCommandError(BertenderError):
     """A command of the chain failed, so that there is nothing to report."""
 
 
-def run(
-    out: Out = None,
-    task: Annotated[str, typer.Option(help="a name from `bertender tasks`")] = "docs",
-    max_train: Annotated[int, typer.Option(help="training texts, at most")] = 2000,
-    encoder: Annotated[str, typer.Option(help="of the teacher")] = "all-MiniLM-L6-v2",
-) -> None:
+def run(out: Out = None) -> None:
     """Measure each command of the chain in a process of its own."""
     with TemporaryDirectory() as folder:
-        rows = [
-            measured(command.format(task=task, texts=max_train, encoder=encoder), Path(folder))
-            for command in COMMANDS
-        ]
+        rows = [measured(command, Path(folder)) for command in COMMANDS]
     threads = os.environ.get("OMP_NUM_THREADS", "")
-    about: dict[str, Any] = {
-        "task": task,
-        "encoder": encoder,
-        "max_train": max_train,
-        "omp_threads": threads,
-    }
-    save_runs([recorded("memory", rows, **about)], out)
+    about: Row = {"task": TASK, "encoder": ENCODER, "max_train": TEXTS, "omp_threads": threads}
+    record("memory", rows, out, **about)
 
 
 def measured(command: str, folder: Path) -> Row:

@@ -13,40 +13,17 @@ OMP_NUM_THREADS=1, processor time equals clock time on an otherwise idle core.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from benchmarks.cells import (
-    DASH,
-    Table,
-    gain,
-    machine,
-    mean_score,
-    over,
-    points,
-    resampled_gain,
-    times,
-    titled,
-    two,
-)
-from benchmarks.changes import ResampledChange, mean_change
-from benchmarks.harness import Noisy, Out, Row, Run, Work, grouped, names_in, recorded, save_runs
-from benchmarks.making import (
-    Probe,
-    amount_in,
-    check_choices,
-    made_once,
-    scored_row,
-    seconds_of,
-    task_facts,
-    timed,
-)
+from benchmarks import cells, making
+from benchmarks.harness import Noisy, Out, Run, Work, grouped, names_in, recorded, save_runs
 from benchmarks.models import comparison_run
 from bertender.comparison.accuracy import evaluate
 from bertender.comparison.compare import compare
@@ -65,14 +42,13 @@ from distill.methods import METHODS
 from distill.pruning.config import PruneConfig
 from distill.pruning.pruner import prune
 from export.config import ExportConfig
-from export.exporter import export, write_onnx
+from export.exporter import export
 from quantize.config import QuantizeConfig
 from quantize.quantizer import quantize
 
 REFUSALS = (AccuracyError, ConfigError, GateError, ModelError, ParityError)
-ENCODER, TEACHER = "ENCODER", "TEACHER"
-"""Placeholders in settings: the encoder of `--students`, and the teacher, which a pruned model
-recovers from."""
+ENCODER = "ENCODER"
+"""Placeholder in settings: the encoder of `--students`."""
 FIRST_TEXTS = 100
 """Labelled texts of the first probe, in one epoch."""
 SCORED = 100
@@ -106,24 +82,24 @@ class System:
 
 FROM_NOISE = {"learning_rate": 5e-4, "earlier_learning_rate": 5e-4}
 """Settings of students that start from random weights, as `mobilebert`'s does."""
-BRIEF_GATE = {"parity_texts": 32}
 HARD = {"method": "hard", "layers": 6}
 LABELS_OF_PKD = {"method": "pkd", "layers": 6, "weights": {"soft": 0, "hard": 1, "patience": 0}}
+THESEUS = {"method": "theseus", "layers": 6}
 TINYBERT_4 = {"layers": 4, "hidden_size": 312, "feed_forward_size": 1200, **FROM_NOISE}
 MINILM_6 = {"layers": 6, "hidden_size": 384, **FROM_NOISE}
+SMALL_VOCAB = {"method": "small-vocab", "student": ENCODER}
+
+
+def _labels_alone(title: str, settings: Mapping[str, Any], share: float = 1.0) -> System:
+    return System(title, "", settings, in_epochs=True, share=share, is_control=True)
+
 
 SYSTEMS: Mapping[str, System] = {
-    "hard-6": System("labels alone", "", HARD, in_epochs=True, is_control=True),
-    "hard-6-half": System(
-        "labels alone, half the time", "", HARD, in_epochs=True, share=0.5, is_control=True
-    ),
-    "hard-6-quarter": System(
-        "labels alone, a quarter", "", HARD, in_epochs=True, share=0.25, is_control=True
-    ),
+    "hard-6": _labels_alone("labels alone", HARD),
+    "hard-6-half": _labels_alone("labels alone, half the time", HARD, 0.5),
+    "hard-6-quarter": _labels_alone("labels alone, a quarter", HARD, 0.25),
     # what PKD starts from, with the teacher's first layers: `hard` takes alternating ones
-    "pkd-6-labels": System(
-        "labels alone, first layers", "", LABELS_OF_PKD, in_epochs=True, is_control=True
-    ),
+    "pkd-6-labels": _labels_alone("labels alone, first layers", LABELS_OF_PKD),
     "distilbert-6": System("DistilBERT", "1910.01108", {"method": "distilbert", "layers": 6}),
     "pkd-6": System("PKD, 6 layers", "1908.09355", {"method": "pkd", "layers": 6}),
     "pkd-3": System("PKD, 3 layers", "1908.09355", {"method": "pkd", "layers": 3}),
@@ -131,40 +107,16 @@ SYSTEMS: Mapping[str, System] = {
     "tinybert-6": System("TinyBERT, 6 layers", "1909.10351", {"method": "tinybert", "layers": 6}),
     "tinybert-4": System("TinyBERT, 4 x 312", "1909.10351", {"method": "tinybert", **TINYBERT_4}),
     "minilm-6": System("MiniLM, 6 x 384", "2002.10957", {"method": "minilm", **MINILM_6}),
-    "theseus-6": System(
-        "BERT-of-Theseus", "2002.02925", {"method": "theseus", "layers": 6}, in_epochs=True
-    ),
+    "theseus-6": System("BERT-of-Theseus", "2002.02925", THESEUS, in_epochs=True),
     "mobilebert": System("MobileBERT", "2004.02984", {"method": "mobilebert"}),
     "mobilebert-tiny": System("MobileBERT, tiny", "2004.02984", {"method": "mobilebert-tiny"}),
     "albert": System("ALBERT", "1909.11942", {"method": "albert"}),
     "bilstm": System("BiLSTM", "1903.12136", {"method": "bilstm"}),
     "pd": System("Pre-trained distillation", "1908.08962", {"method": "pd", "student": ENCODER}),
-    "small-vocab-192": System(
-        "Small vocabulary, 192",
-        "1909.11687",
-        {"method": "small-vocab", "student": ENCODER},
-        in_epochs=True,
-    ),
-    "small-vocab-48": System(
-        "Small vocabulary, 48",
-        "1909.11687",
-        {"method": "small-vocab", "student": ENCODER},
-        in_epochs=True,
-    ),
+    "small-vocab-192": System("Small vocabulary, 192", "1909.11687", SMALL_VOCAB, in_epochs=True),
+    "small-vocab-48": System("Small vocabulary, 48", "1909.11687", SMALL_VOCAB, in_epochs=True),
     "static": System("Static embeddings", "", {"method": "static"}),
-    "heads": System(
-        "Two of five heads pruned", "1905.10650", {"heads": 0.4, "teacher": TEACHER}, stage="prune"
-    ),
-    "q8bert": System(
-        "Q8BERT", "1910.06188", {"scheme": "qat", **BRIEF_GATE}, stage="quantize", in_epochs=True
-    ),
-    "q-bert": System(
-        "Q-BERT, 2 bits",
-        "1909.05840",
-        {"scheme": "q-bert", "weight_bits": 2, **BRIEF_GATE},
-        stage="quantize",
-        in_epochs=True,
-    ),
+    "heads": System("Two of five heads pruned", "1905.10650", {"heads": 0.4}, stage="prune"),
 }
 """Name -> system. An encoder of `small-vocab-192` is one of `bertender distill-general --method
 small-vocab --hidden-size 192`."""
@@ -193,31 +145,29 @@ def run(
     """Train by every system, and record scores, sizes and times."""
     source = Artifact.load(teacher)
     task = recorded_task(source, {"max_train": max_train} if max_train else {})
-    check_choices(source, task)
-    encoders = dict(_pair(part) for part in filter(None, parts_of(students)))
-    trainer: Trainer = (
-        ForEpochs(source, task, learning_rate, encoders, unlabelled, work, epochs, layers)
-        if epochs
-        else ForMinutes(source, task, learning_rate, encoders, unlabelled, work, 60 * minutes)
-    )
+    making.check_choices(source, task)
+    encoders = dict(map(_pair, filter(None, parts_of(students))))
+    shared = (source, task, learning_rate, encoders, unlabelled, work)
+    trainer = ForEpochs(*shared, epochs, layers) if epochs else ForMinutes(*shared, 60 * minutes)
     chosen = trainer.chosen(systems)
     models, absent = _trained(trainer, chosen, seeds)
     untimed = untimed or bool(epochs)
     # only what has the whole time is timed: a shorter training gives a graph as another's
-    of_graphs = {name: own[0] for name, own in models.items() if not untimed and _is_whole(name)}
-    graphs = {name: _graphs(each, task, work) for name, each in of_graphs.items()}
+    short = {name for name, system in SYSTEMS.items() if system.share < 1}
+    whole = [] if untimed else [name for name in models if name not in short]
+    graphs = {name: _graphs(models[name][0], task, work) for name in whole}
     of_teacher = {} if untimed else _graphs(source, task, work)
     if out is None:
         return
     scoring = replace(task, selection=task.selection.first(CHOICE_TEXTS))
     rows = [
-        scored_row(each, scoring, group=name, processor_s=seconds_of(each))
+        making.scored_row(each, scoring, group=name, processor_s=making.seconds_of(each))
         for name, own in models.items()
         for each in own
     ]
     held_out, _ = evaluate(open_classifier(source), task.dev, task.metric)
     about = {
-        **task_facts(task),
+        **making.task_facts(task),
         "teacher": held_out.model_dump(),
         "train_texts": len(task.train),
         "encoders": {name: Path(place).name for name, place in encoders.items()},
@@ -225,7 +175,9 @@ def run(
         "graphs": {
             name: {key: each.name for key, each in own.items()} for name, own in graphs.items()
         },
-        **trainer.facts(),
+        "learning_rate": learning_rate,
+        "unlabelled": str(unlabelled or ""),
+        **({"epochs": epochs, "layers": layers} if epochs else {"budget_s": 60 * minutes}),
     }
     runs = [recorded("methods", rows, part="scores", **about)]
     if not untimed:
@@ -240,10 +192,6 @@ def _pair(part: str) -> tuple[str, str]:
     if not encoder:
         raise ConfigError(f"--students {part!r}: give SYSTEM=ENCODER, as pd=all-MiniLM-L6-v2.")
     return name, encoder
-
-
-def _is_whole(name: str) -> bool:
-    return name not in SYSTEMS or SYSTEMS[name].share == 1
 
 
 def _trained(
@@ -264,7 +212,7 @@ def _trained(
                 print(f"{name} is left out: {error}")
             else:
                 models.setdefault(name, []).append(model)
-                print(f"{name} {seed}: {seconds_of(model):.0f} s")
+                print(f"{name} {seed}: {making.seconds_of(model):.0f} s")
     return models, absent
 
 
@@ -292,21 +240,13 @@ def _gated(
     again = place.with_name(f"{place.name}-of-{config.parity_texts}-texts")
     with suppress(ParityError):
         if not again.exists():
-            return made_once(place, few, task.fingerprint(), source, partial(make, source, task))
-    return made_once(again, config, task.fingerprint(), source, partial(make, source, task))
-
-
-def _quantized(teacher: Artifact, task: Task, config: QuantizeConfig, out: Path) -> Artifact:
-    def write(trained: Artifact, folder: Path) -> None:
-        write_onnx(trained, task, ExportConfig(), folder)
-
-    return quantize(teacher, task, config, out, write_onnx=write)
+            return making.made_of(source, task, make, few, place)
+    return making.made_of(source, task, make, config, again)
 
 
 STAGES: Mapping[str, tuple[type[Config], Callable[..., Artifact]]] = {
     "distill": (DistillConfig, distill),
     "prune": (PruneConfig, prune),
-    "quantize": (QuantizeConfig, _quantized),
 }
 
 
@@ -334,17 +274,12 @@ class Trainer:
         """
         raise NotImplementedError
 
-    def facts(self) -> dict[str, Any]:
-        """Return the facts of the trainings for the record."""
-        return {"learning_rate": self.learning_rate, "unlabelled": str(self.unlabelled or "")}
-
     def _made(
         self, stage: str, settings: Mapping[str, Any], task: Task, seed: int, out: Path
     ) -> Artifact:
         kind, make = STAGES[stage]
         config = kind.parse({**settings, "seed": seed, "allow_constant": True})
-        making = timed(partial(make, self.teacher, task))
-        return made_once(out, config, task.fingerprint(), self.teacher, making)
+        return making.made_of(self.teacher, task, make, config, out, is_timed=True)
 
 
 @dataclass(frozen=True)
@@ -372,10 +307,8 @@ class ForEpochs(Trainer):
         # a method whose student starts from noise would hardly move at the rate of the others
         own_rate = row.settings.get("learning_rate", 0.0)
         rate = max(self.learning_rate, own_rate)
-        phases = {
-            "earlier_epochs": each,
-            "earlier_learning_rate": None if rate == own_rate else rate,
-        }
+        earlier_rate = None if rate == own_rate else rate
+        phases = {"earlier_epochs": each, "earlier_learning_rate": earlier_rate}
         settings = {
             "method": method,
             "layers": self.layers if row.student.usual_layers == "half" else None,
@@ -388,9 +321,6 @@ class ForEpochs(Trainer):
             **(phases if earlier else {}),
         }
         return self._made("distill", settings, self.task, seed, self.work / f"{name}-{seed}")
-
-    def facts(self) -> dict[str, Any]:
-        return {**super().facts(), "epochs": self.epochs, "layers": self.layers}
 
 
 @dataclass(frozen=True)
@@ -406,18 +336,15 @@ class ForMinutes(Trainer):
     def trained(self, name: str, seed: int) -> Artifact:
         return self._of_texts(name, self._texts(name), seed, self.work / f"{name}-{seed}")
 
-    def facts(self) -> dict[str, Any]:
-        return {**super().facts(), "budget_s": self.budget_s}
-
     def _texts(self, name: str) -> int:
         """Return how many texts a system's time holds, each counted as often as it is seen."""
         budget_s = SYSTEMS[name].share * self.budget_s
         labelled = len(self._short.train)
         most = labelled * MOST_EPOCHS if self._in_epochs(name) else labelled + self._others
 
-        def trained(texts: int) -> Probe:
+        def trained(texts: int) -> making.Probe:
             made = self._of_texts(name, texts, 0, self.work / "probes" / f"{name}-{texts}")
-            probe = Probe(amount=texts, processor_s=seconds_of(made))
+            probe = making.Probe(amount=texts, processor_s=making.seconds_of(made))
             if texts <= FIRST_TEXTS and probe.processor_s > budget_s:
                 raise ConfigError(
                     f"{texts} texts alone take {probe.processor_s:.0f} s of processor time, and it "
@@ -429,7 +356,7 @@ class ForMinutes(Trainer):
         data = f"{self._short.fingerprint()} {self._others} texts"
         identity = f"{settings} {self.teacher.digest} {data}"
         file = self.work / f"{name}.amount.json"
-        return amount_in(budget_s, file, identity, trained, FIRST_TEXTS, most).amount
+        return making.amount_in(budget_s, file, identity, trained, FIRST_TEXTS, most).amount
 
     def _in_epochs(self, name: str) -> bool:
         return SYSTEMS[name].in_epochs or not self._others
@@ -442,20 +369,14 @@ class ForMinutes(Trainer):
     def _settings(self, name: str, texts: int) -> dict[str, Any]:
         """Return the settings of a system that learns from `texts` texts."""
         system, labelled = SYSTEMS[name], len(self._short.train)
-        named = {ENCODER: self.encoders.get(name), TEACHER: self.teacher.path}
-        own = {
-            key: named.get(value, value) if isinstance(value, str) else value
-            for key, value in system.settings.items()
-        }
+        own = {**system.settings}
+        if _wants_encoder(name):
+            own["student"] = self.encoders.get(name)
         in_epochs = self._in_epochs(name)
         epochs = max(round(texts / labelled), 1) if in_epochs else 1
         settings = {"learning_rate": self.learning_rate, "batch_size": 32, "epochs": epochs, **own}
-        if others := 0 if in_epochs else max(texts - labelled, 0):
-            settings |= (
-                {"unlabelled": self.unlabelled, "max_unlabelled": others}
-                if self.unlabelled
-                else {"unlabelled_texts": others}
-            )
+        if not in_epochs and texts > labelled:
+            settings |= self._unlabelled(texts - labelled)
         if system.stage == "distill":
             method = METHODS[str(own["method"])]
             rates = (self.learning_rate, method.settings.get("learning_rate", 0.0))
@@ -483,26 +404,29 @@ class ForMinutes(Trainer):
         """
         parts = (self.task.dev, self.task.selection)
         dev, selection = (each.first(SCORED) for each in parts)
-        left = (text for each in parts for text in each.after(SCORED).examples)
-        return replace(
-            self.task, dev=dev, selection=selection, reserved=(*self.task.reserved, *left)
-        )
+        left = [text for each in parts for text in each.after(SCORED).examples]
+        reserved = (*self.task.reserved, *left)
+        return replace(self.task, dev=dev, selection=selection, reserved=reserved)
 
     @cached_property
     def _others(self) -> int:
         """The number of texts without labels to learn from; 0 if the task has none."""
-        settings: dict[str, Any] = (
-            {"unlabelled": self.unlabelled} if self.unlabelled else {"unlabelled_texts": MOST_TEXTS}
-        )
-        extended, _ = with_unlabelled(self._short, DistillConfig.parse(settings))
+        settings = DistillConfig.parse(self._unlabelled(MOST_TEXTS))
+        extended, _ = with_unlabelled(self._short, settings)
         return len(extended.train) - len(self._short.train)
+
+    def _unlabelled(self, count: int) -> dict[str, Any]:
+        """Return the settings of texts without labels, from the file or from the task."""
+        if self.unlabelled is None:
+            return {"unlabelled_texts": count}
+        return {"unlabelled": self.unlabelled, "max_unlabelled": count}
 
 
 def _wants_encoder(name: str) -> bool:
     return ENCODER in SYSTEMS[name].settings.values()
 
 
-def table(runs: Sequence[Run]) -> Table:
+def table(runs: Sequence[Run]) -> cells.Table:
     """Systems at equal processor time: points over labels alone, size and speed of 8 bits."""
     scores = [run for run in runs if run.about["part"] == "scores"]
     gains = [gains_over_control(run) for run in scores]
@@ -510,27 +434,27 @@ def table(runs: Sequence[Run]) -> Table:
     rows = []
     for name, system in SYSTEMS.items():
         if any(name in own for own in gains) and not system.is_control:
-            changes = [points(own[name]) if name in own else DASH for own in gains]
+            changes = [cells.points(own.get(name)) for own in gains]
             title = f"{system.title} ({system.paper})" if system.paper else system.title
             rows.append([title, *changes, *_of_graphs(scores[0], speeds, name)])
-    sets = [f"{titled(run).split(',')[0]}, points" for run in scores]
+    sets = [f"{cells.titled(run).split(',')[0]}, points" for run in scores]
     budget = scores[0].about["budget_s"]
     note = (
         f"Each trained for {budget:.0f} s of processor time, 3 seeds, from a teacher of 12 layers "
         "with 1,000 labels; points over labels alone with the teacher's first layers, with 95 % "
         f"intervals over texts and seeds; smaller and faster than the teacher's float32 graph. "
-        f"{machine(speeds)}."
+        f"{cells.machine(speeds)}."
     )
-    return Table(["System", *sets, "Smaller, 8 bits", "Faster, 8 bits"], rows, note)
+    return cells.Table(["System", *sets, "Smaller, 8 bits", "Faster, 8 bits"], rows, note)
 
 
 def gains_over_control(run: Run) -> dict[str, Any]:
     """Return the points of each system over the best row of labels alone."""
     groups = grouped(run.rows, "group")
     controls = [name for name, system in SYSTEMS.items() if system.is_control and name in groups]
-    control = max(controls, key=lambda name: mean_score(groups[name], "choice"))
+    control = max(controls, key=lambda name: cells.mean_score(groups[name], "choice"))
     others = (name for name in groups if name not in (control, "teacher"))
-    return {name: gain(run, groups[control], groups[name]) for name in others}
+    return {name: cells.gain(run, groups[control], groups[name]) for name in others}
 
 
 def _of_graphs(run: Run, speeds: Run, name: str) -> Sequence[str]:
@@ -539,57 +463,56 @@ def _of_graphs(run: Run, speeds: Run, name: str) -> Sequence[str]:
     graph = run.about["graphs"].get(name, {}).get("int8")
     for row in others:
         if row["name"] == graph:
-            sizes = (each["size"]["model_size_bytes"] for each in (first, row))
-            larger, smaller = sizes
-            return f"{two(larger / smaller)}x", times(over(first["latency"], row["latency"]))
-    return DASH, DASH
+            larger, smaller = (each["size"]["model_size_bytes"] for each in (first, row))
+            faster = cells.over(first["latency"], row["latency"])
+            return f"{cells.two(larger / smaller)}x", cells.times(faster)
+    return cells.DASH, cells.DASH
 
 
-def epochs_table(runs: Sequence[Run]) -> Table:
+def epochs_table(runs: Sequence[Run]) -> cells.Table:
     """Methods at equal epochs: points over labels alone on each set."""
     groups = [grouped(run.rows, "group") for run in runs]
     names = dict.fromkeys(name for own in groups for name in own if name != CONTROL)
     rows = []
     for name in names:
         found = next(own[name] for own in groups if name in own)
-        cells = [
-            points(gain(run, own[CONTROL], own[name])) if name in own else DASH
+        gained = [
+            cells.gain(run, own[CONTROL], own[name]) if name in own else None
             for run, own in zip(runs, groups, strict=True)
         ]
-        rows.append([f"`{name}`", two(found[0]["size"]["parameters"] / 1e6), *cells])
-    headings = ["Method", "Parameters, M", *(f"{titled(run)}, points" for run in runs)]
+        millions = cells.two(found[0]["size"]["parameters"] / 1e6)
+        rows.append([f"`{name}`", millions, *map(cells.points, gained)])
+    headings = ["Method", "Parameters, M", *(f"{cells.titled(run)}, points" for run in runs)]
     about = runs[0].about
     note = (
         f"{about['layers']} layers of a teacher of 6, {about['epochs']} epochs, 3 seeds; points "
         "over labels alone (`hard`) with 95 % intervals over texts and seeds."
     )
-    return Table(headings, rows, note)
+    return cells.Table(headings, rows, note)
 
 
-def labels_table(runs: Sequence[Run]) -> Table:
+def labels_table(runs: Sequence[Run]) -> cells.Table:
     """Few labels: the best length of labels alone, and distilling with further texts."""
     rows, changes = zip(*map(_few_labels, range(len(runs)), runs), strict=True)
     headings = ["Data set", "Labels alone", "Distilled, further texts", "Points"]
+    average = cells.points(cells.mean_change(changes))
     note = (
         f"1,000 labels, 3 layers of {runs[0].about['student']}, 3 seeds; brackets are 95 % "
-        f"intervals over texts and seeds; on average {points(mean_change(changes))} points. "
-        f"{machine(runs[0])}."
+        f"intervals over texts and seeds; on average {average} points. "
+        f"{cells.machine(runs[0])}."
     )
-    return Table(headings, rows, note)
+    return cells.Table(headings, rows, note)
 
 
-def _few_labels(number: int, run: Run) -> tuple[list[str], ResampledChange]:
+def _few_labels(number: int, run: Run) -> tuple[list[str], cells.ResampledChange]:
     """Return the row of a set, and its change; each set is drawn apart, for their average."""
     groups = grouped(run.rows, "group")
     controls = [name for name in groups if name.startswith(("labels", "small-vocab"))]
     (distilled,) = (name for name in groups if name not in controls)
     # the length is chosen by the seeds that all lengths have
     seeds = set.intersection(*({row["seed"] for row in groups[name]} for name in controls))
-    best = max(controls, key=lambda name: mean_score(_of(groups[name], seeds), "choice"))
-    means = (f"{mean_score(groups[name]):.2f}" for name in (best, distilled))
-    change = resampled_gain(run, groups[best], groups[distilled], seed=number)
-    return [titled(run), *means, points(change.change())], change
-
-
-def _of(rows: Sequence[Row], seeds: set[int]) -> Iterator[Row]:
-    return (row for row in rows if row["seed"] in seeds)
+    alike = {name: [row for row in groups[name] if row["seed"] in seeds] for name in controls}
+    best = max(controls, key=lambda name: cells.mean_score(alike[name], "choice"))
+    means = (f"{cells.mean_score(groups[name]):.2f}" for name in (best, distilled))
+    change = cells.resampled_gain(run, groups[best], groups[distilled], seed=number)
+    return [cells.titled(run), *means, cells.points(change.change())], change

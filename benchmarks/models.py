@@ -9,8 +9,10 @@ with several seeds, and are one row of a table.
 from __future__ import annotations
 
 import re
+import statistics
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -18,36 +20,10 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-from benchmarks.cells import (
-    DASH,
-    METRICS,
-    Table,
-    gain,
-    machine,
-    mean_score,
-    points,
-    score,
-    task_title,
-    times,
-    titled,
-    two,
-)
-from benchmarks.harness import (
-    Noisy,
-    Out,
-    Row,
-    Run,
-    Threads,
-    grouped,
-    loaded,
-    recorded,
-    save_runs,
-    watched,
-)
+from benchmarks import cells, harness
 from benchmarks.making import check_choices, scored_row, task_facts
 from benchmarks.servers import ANY_PORTS
-from bertender import metrics
-from bertender.comparison.accuracy import decoded
+from bertender.comparison.accuracy import decoded, score_by
 from bertender.comparison.compare import compare
 from bertender.comparison.records import CompareConfig, percentiles
 from bertender.core.artifact import Artifact
@@ -112,34 +88,26 @@ KINDS = {
 def run(
     teacher: Annotated[Path, typer.Argument(help="artifact that the others come from")],
     models: Annotated[list[Path], typer.Argument(help="artifacts")],
-    out: Out = None,
-    untimed: Annotated[
-        bool, typer.Option(help="scores alone, with the texts to choose by")
-    ] = False,
-    served: Annotated[
-        bool, typer.Option(help="models alone, each behind `bertender serve`")
-    ] = False,
-    dev: Annotated[
-        Path | None, typer.Option(help="score on this file instead of the task's, untimed")
-    ] = None,
+    out: harness.Out = None,
+    untimed: Annotated[bool, typer.Option(help="no times, and scores to choose by")] = False,
+    served: Annotated[bool, typer.Option(help="each behind `bertender serve`")] = False,
+    dev: Annotated[Path | None, typer.Option(help="untimed, scored on this file")] = None,
     cascade: Annotated[
-        bool, typer.Option(help="add the first model, and the teacher for what it is not sure of")
+        bool, typer.Option(help="cascade of the first model and the teacher")
     ] = False,
     processes: Annotated[int, typer.Option(min=1, help="repetitions of the timing")] = 3,
-    threads: Threads = 0,
-    noisy: Noisy = False,
+    threads: harness.Threads = 0,
+    noisy: harness.Noisy = False,
 ) -> None:
     """Score models next to their teacher, and time them."""
-    artifacts = loaded([teacher, *models])
-    changes: dict[str, Any] = {"dev": dev, "select": 0.0} if dev else {}
-    task = recorded_task(artifacts[0], changes)
+    artifacts = harness.loaded([teacher, *models])
+    task = recorded_task(artifacts[0], {"dev": dev, "select": 0.0} if dev else {})
     if served:
-        with watched(noisy or untimed, None if untimed else out) as meter:
+        with harness.watched(noisy or untimed, None if untimed else out) as meter:
             rows = [served_row(each, task, untimed) for each in artifacts[1:]]
         load = None if untimed else meter.load
-        save_runs([recorded("models", rows, load, part=SERVED, task=task.name)], out)
-        return
-    if untimed or dev:
+        harness.record("models", rows, out, load, part=SERVED, task=task.name)
+    elif untimed or dev:
         if not dev:
             check_choices(artifacts[0], task)
         rows = [
@@ -147,24 +115,25 @@ def run(
             for each in track(artifacts, "score", len(artifacts))
         ]
         part: dict[str, Any] = {"part": dev.stem} if dev else {}
-        save_runs([recorded("models", rows, **task_facts(task), **part)], out)
-        return
-    config = CompareConfig(processes=processes, threads=threads, noisy=noisy)
-    pair = (artifacts[1], artifacts[0]) if cascade else None
-    save_runs([comparison_run("models", compare(artifacts, task, config, cascade=pair))], out)
+        harness.record("models", rows, out, **task_facts(task), **part)
+    else:
+        config = CompareConfig(processes=processes, threads=threads, noisy=noisy)
+        pair = (artifacts[1], artifacts[0]) if cascade else None
+        comparison = compare(artifacts, task, config, cascade=pair)
+        harness.save_runs([comparison_run("models", comparison)], out)
 
 
-def comparison_run(subject: str, comparison: Any, **about: Any) -> Run:
+def comparison_run(subject: str, comparison: Any, **about: Any) -> harness.Run:
     """Return the record of a comparison."""
     content = comparison.model_dump(mode="json")
     conditions = content["circumstances"]
     load = comparison.circumstances.load
     del conditions["environment"], conditions["load"]
     more = {"constant": content["constant"], "noise_floor": content["noise_floor"]}
-    return recorded(subject, content["rows"], load, **conditions, **more, **about)
+    return harness.recorded(subject, content["rows"], load, **conditions, **more, **about)
 
 
-def served_row(artifact: Artifact, task: Task, untimed: bool) -> Row:
+def served_row(artifact: Artifact, task: Task, untimed: bool) -> harness.Row:
     """Return a row of an artifact's score by the answers of its endpoint, and of one caller's time.
 
     The score of the same file here, one example at a time, stands beside it.
@@ -181,16 +150,12 @@ def served_row(artifact: Artifact, task: Task, untimed: bool) -> Row:
             single_ms.append(1000 * (time.perf_counter() - began))
     local = open_classifier(artifact)
     pairs = [*map(partial(served_outputs, local), task.dev.examples, answers)]
-    served, own = (
-        metrics.score(
-            task.metric,
-            task.dev.label_ids,
-            decoded(local.problem, outputs, task.dev.examples),
-            label_count=len(task.labels),
-            labels=task.labels,
-        ).model_dump()
-        for outputs in zip(*pairs, strict=True)
-    )
+
+    def scored(outputs: Any) -> harness.Row:
+        predictions = decoded(local.problem, outputs, task.dev.examples)
+        return score_by(task.metric, task.labels, task.dev, predictions, outputs).model_dump()
+
+    served, own = map(scored, zip(*pairs, strict=True))
     latency = {"single": percentiles(np.array(single_ms)).model_dump(), "single_ms": single_ms}
     return {
         "name": artifact.name,
@@ -207,7 +172,7 @@ def group_of(artifact: Artifact, teacher: Path) -> str:
     return "teacher" if artifact.path == teacher else SEEDS.sub("", artifact.name)
 
 
-def how_made(artifact: Artifact) -> Row:
+def how_made(artifact: Artifact) -> harness.Row:
     """Return the settings of an artifact; of a student, also the layers that it starts from."""
     card = artifact.card
     settings = {name: value for name, value in card.config.items() if value not in (None, {}, [])}
@@ -222,106 +187,100 @@ def how_made(artifact: Artifact) -> Row:
     return {"stage": card.stage, "settings": settings, "start": start, "method": settings["method"]}
 
 
-def table(runs: Sequence[Run]) -> Table:
+def table(runs: Sequence[harness.Run]) -> cells.Table:
     """Size, score and speed of compared models, without further seeds."""
     (result,) = runs
     rows = [row for row in result.rows if "-seed-" not in row["name"]]
     note = (
-        f"{task_title(result.about['task'])}, n = {result.about['n']}; brackets are 95 % "
-        f"intervals; times as fast: over the first row, for one text. {machine(result)}."
+        f"{cells.task_title(result.about['task'])}, n = {result.about['n']}; brackets are 95 % "
+        f"intervals; times as fast: over the first row, for one text. {cells.machine(result)}."
     )
     shown = [_compared(row) for row in rows if row["name"] not in LEFT_OUT]
     headings = ["Model", "Runs as", "MB", "Score", "One text, ms", "Times as fast"]
-    return Table(headings, shown, note)
+    return cells.Table(headings, shown, note)
 
 
-def _compared(row: Row) -> list[str]:
+def _compared(row: harness.Row) -> list[str]:
     name = str(row["name"])
     precision = "" if row["precision"] == "float32" else f", {row['precision']}"
     runs_as = RUNS_AS[row["runtime"]] + precision
     return [
         TITLES.get(name, name),
         "scikit-learn" if name == "bag-of-words" else runs_as,
-        two(row["size"]["artifact_size_bytes"] / 1e6),
-        score(row["score"]),
-        two(row["latency"]["single"]["p50_ms"]),
-        DASH if row["change"] is None else times(row["latency"]["speedup"]),
+        cells.megabytes(row),
+        cells.score(row["score"]),
+        cells.single_ms(row),
+        cells.DASH if row["change"] is None else cells.times(row["latency"]["speedup"]),
     ]
 
 
-def cascade_table(runs: Sequence[Run]) -> Table:
+def cascade_table(runs: Sequence[harness.Run]) -> cells.Table:
     """Score, time and share passed on of a cascade beside the models that it is of."""
     (result,) = runs
     rows = []
     for row in result.rows:
-        name, found = str(row["name"]), row["cascade"]
-        singles = row["latency"]["single_ms"]
-        texts = [value for process in singles for each in process for value in each]
-        rows.append(
-            [
-                ", then ".join(TITLES.get(each, each) for each in name.split(", then ")),
-                score(row["score"]),
-                DASH if found is None else f"{found['passed_on']:.0%}",
-                two(sum(texts) / len(texts)),
-                two(row["latency"]["single"]["p99_ms"]),
-                DASH if row["change"] is None else times(row["latency"]["speedup"]),
-            ]
-        )
+        title = ", then ".join(TITLES.get(each, each) for each in row["name"].split(", then "))
+        found, latency = row["cascade"], row["latency"]
+        passed_on = cells.DASH if found is None else f"{found['passed_on']:.0%}"
+        mean = statistics.fmean(np.ravel(latency["single_ms"]).tolist())
+        ms = [cells.two(each) for each in (mean, latency["single"]["p99_ms"])]
+        faster = cells.DASH if row["change"] is None else cells.times(latency["speedup"])
+        rows.append([title, cells.score(row["score"]), passed_on, *ms, faster])
     (cascade,) = (row["cascade"] for row in result.rows if row["cascade"])
     note = (
-        f"{task_title(result.about['task'])}, n = {result.about['n']}; brackets are 95 % "
+        f"{cells.task_title(result.about['task'])}, n = {result.about['n']}; brackets are 95 % "
         f"intervals; a threshold of {cascade['threshold']:.3f}, chosen on {cascade['chosen_on']} "
-        f"texts set apart. {machine(result)}."
+        f"texts set apart. {cells.machine(result)}."
     )
     headings = ["Model", "Score", "Passed on", "Mean, ms", "p99, ms", "Times as fast"]
-    return Table(headings, rows, note)
+    return cells.Table(headings, rows, note)
 
 
-def demo_table(runs: Sequence[Run]) -> Table:
+def demo_table(runs: Sequence[harness.Run]) -> cells.Table:
     """Three rows of the demo's table, without the runtimes."""
-    whole = table([run.model_copy(update={"rows": _ends(run)}) for run in runs])
+    (result,) = runs
+    shown = ("teacher", "student-int8", "bag-of-words")
+    ends = [row for row in result.rows if row["name"] in shown]
+    whole = table([result.model_copy(update={"rows": ends})])
     rows = [[name, *others] for name, _, *others in whole.rows]
-    return Table([whole.headings[0], *whole.headings[2:]], rows, whole.note)
+    return cells.Table([whole.headings[0], *whole.headings[2:]], rows, whole.note)
 
 
-def _ends(run: Run) -> list[Row]:
-    return [row for row in run.rows if row["name"] in ("teacher", "student-int8", "bag-of-words")]
-
-
-def kinds_table(runs: Sequence[Run]) -> Table:
+def kinds_table(runs: Sequence[harness.Run]) -> cells.Table:
     """The models of each kind of problem: scores of all, size and time of teacher and 8 bits."""
-    compared, served = (
-        {run.about["task"]: run for run in runs if run.about.get("part") == part}
-        for part in (None, SERVED)
-    )
+    found = {(run.about["task"], run.about.get("part")): run for run in runs}
     rows = [
-        _of_kind(compared[task], served.get(task), title)
+        _of_kind(found[task, None], found.get((task, SERVED)), title)
         for task, title in KINDS.items()
-        if task in compared
     ]
     steps = ("Teacher", "Half of it", "Student / labels alone", "8 bits", "Served")
     note = (
         'Brackets are 95 % intervals; "8 bits" is the student\'s; milliseconds are those of one '
         'text in process; "served" is the file of 8 bits by `bertender serve`, for one caller of '
-        f"one example a call over gRPC. {machine(runs[0])}."
+        f"one example a call over gRPC. {cells.machine(runs[0])}."
     )
-    return Table(["Kind", *steps], rows, note)
+    return cells.Table(["Kind", *steps], rows, note)
 
 
-def _of_kind(run: Run, served: Run | None, title: str) -> list[str]:
+def _of_kind(run: harness.Run, served: harness.Run | None, title: str) -> list[str]:
     named = {row["name"].removesuffix("-onnx"): row for row in run.rows}
-    scores = {name: score(row["score"]) for name, row in named.items()}
+    scores = {name: cells.score(row["score"]) for name, row in named.items()}
     teacher, last = named["teacher"], named["student-int8"]
     own = teacher["score"]["metric"]
-    metric = "mean of both" if "+" in own else METRICS.get(own, own.replace("_", " "))
+    metric = "mean of both" if "+" in own else cells.METRICS.get(own, own.replace("_", " "))
     return [
         f"{title}, {metric}",
         f"{scores['teacher']}, {_cost(teacher)}",
         scores["pruned"],
         f"{scores['student']} / {scores['hard']}",
         f"{scores['student-int8']}, {_cost(last)}",
-        _served(served.rows[0]) if served else DASH,
+        cells.DASH if served is None else _served(served.rows[0]),
     ]
+
+
+def _served(row: harness.Row) -> str:
+    shown = cells.score(row["score"])
+    return f"{shown}, {cells.single_ms(row)} ms" if row["latency"] else shown
 
 
 WINDOWS = {
@@ -332,24 +291,21 @@ WINDOWS = {
 }
 
 
-def windows_table(runs: Sequence[Run]) -> Table:
+def windows_table(runs: Sequence[harness.Run]) -> cells.Table:
     """Long texts that are cut, or read in windows: the score of each."""
     (result,) = runs
     named = {row["name"]: row for row in result.rows}
     whole = named["mean"]
-    rows = [
-        [
-            title,
-            score(named[name]["score"]),
-            DASH if name == "mean" else points(gain(result, [whole], [named[name]])),
-        ]
-        for name, title in WINDOWS.items()
-    ]
+    rows = []
+    for name, title in WINDOWS.items():
+        row = named[name]
+        change = None if row is whole else cells.gain(result, [whole], [row])
+        rows.append([title, cells.score(row["score"]), cells.points(change)])
     note = (
         f"20 Newsgroups, {result.rows[0]['score']['n']} documents of 200 to 1,200 tokens; "
         "all-MiniLM-L6-v2, 600 training documents, 3 epochs, one seed; brackets are 95 % intervals."
     )
-    return Table(["Tokens that are read", "Accuracy", "Points"], rows, note)
+    return cells.Table(["Tokens that are read", "Accuracy", "Points"], rows, note)
 
 
 LANGUAGES = {"test-de": "German", "test-fr": "French", "test-zh": "Chinese", "test-en": "English"}
@@ -361,89 +317,66 @@ OF_LANGUAGES = {
 }
 
 
-def languages_table(runs: Sequence[Run]) -> Table:
+def languages_table(runs: Sequence[harness.Run]) -> cells.Table:
     """A multilingual model, and what is left of it with the tokens of two languages."""
     timed = next(run for run in runs if run.about.get("part") is None)
     scored = {run.about.get("part"): {row["name"]: row for row in run.rows} for run in runs}
     rows = []
     for row in timed.rows:
-        scores = [scored[part].get(row["name"]) for part in LANGUAGES]
-        rows.append(
-            [
-                OF_LANGUAGES[row["name"]],
-                _cost(row),
-                *(score(each["score"]) if each else DASH for each in scores),
-            ]
-        )
+        scores = [cells.score(scored[part][row["name"]]["score"]) for part in LANGUAGES]
+        rows.append([OF_LANGUAGES[row["name"]], _cost(row), *scores])
     (count,) = {row["score"]["n"] for part in LANGUAGES for row in scored[part].values()}
     note = (
         f"XNLI, {count} pairs of each language; accuracy, brackets are 95 % intervals; "
-        f"milliseconds are those of one pair. {machine(timed)}."
+        f"milliseconds are those of one pair. {cells.machine(timed)}."
     )
-    return Table(["Model", "Size, one pair", *LANGUAGES.values()], rows, note)
+    return cells.Table(["Model", "Size, one pair", *LANGUAGES.values()], rows, note)
 
 
-def _cost(row: Row) -> str:
-    megabytes = row["size"]["artifact_size_bytes"] / 1e6
-    return f"{two(megabytes)} MB, {two(row['latency']['single']['p50_ms'])} ms"
+def _cost(row: harness.Row) -> str:
+    return f"{cells.megabytes(row)} MB, {cells.single_ms(row)} ms"
 
 
-def _served(row: Row) -> str:
-    latency = row["latency"]
-    return score(row["score"]) + (f", {two(latency['single']['p50_ms'])} ms" if latency else "")
-
-
-def seeds_table(runs: Sequence[Run]) -> Table:
+def seeds_table(runs: Sequence[harness.Run]) -> cells.Table:
     """Models of several seeds: the score of each, and the change from the teacher."""
     (result,) = runs
-    groups = grouped(result.rows, "group")
+    groups = harness.grouped(result.rows, "group")
     (teacher,) = groups["teacher"]
     rows = []
     for name, own in groups.items():
         if name in SEEDS_LEFT_OUT:
             continue
         each = ", ".join(f"{row['score']['value']:.3f}" for row in own)
-        change = DASH if name == "teacher" else points(gain(result, [teacher], own))
-        megabytes = two(own[0]["size"]["model_size_bytes"] / 1e6)
-        rows.append([SEED_TITLES.get(name, name), megabytes, each, change])
-    headings = ["Model", "MB", f"{titled(result)} of each seed", "Points from teacher"]
+        change = None if name == "teacher" else cells.gain(result, [teacher], own)
+        megabytes = cells.two(own[0]["size"]["model_size_bytes"] / 1e6)
+        rows.append([SEED_TITLES.get(name, name), megabytes, each, cells.points(change)])
+    headings = ["Model", "MB", f"{cells.titled(result)} of each seed", "Points from teacher"]
     note = (
         f"n = {teacher['score']['n']}; brackets are 95 % intervals over texts and seeds. "
-        f"{machine(result)}."
+        f"{cells.machine(result)}."
     )
-    return Table(headings, rows, note)
+    return cells.Table(headings, rows, note)
 
 
-def starts_table(runs: Sequence[Run]) -> Table:
+def starts_table(runs: Sequence[harness.Run]) -> cells.Table:
     """Points of starts from chosen teacher layers over a start from every n-th one."""
     rows = [row for run in runs for row in _starts(run)]
     headings = ["Data set", "Layers", "Method", "Training", "Starts from", "Points over every n-th"]
     note = "Brackets are 95 % intervals over texts, and seeds where there are several."
-    return Table(headings, rows, note)
+    return cells.Table(headings, rows, note)
 
 
-def _starts(run: Run) -> Iterator[list[str]]:
-    students = [row for row in run.rows if "start" in row]
-    for method, of_method in grouped(students, "method").items():
-        for (layers, epochs), own in _alike(of_method).items():
-            starts = grouped(own, "start")
-            for start, chosen in starts.items():
-                if start != EVERY and EVERY in starts:
-                    budget = run.about.get("budget_s")
-                    training = f"{budget:.0f} s" if budget else f"{epochs} epochs"
-                    change = points(gain(run, starts[EVERY], chosen))
-                    yield [titled(run), str(layers), f"`{method}`", training, start, change]
-
-
-def _alike(rows: Sequence[Row]) -> Mapping[tuple[int, int], list[Row]]:
-    """Return rows by depth and epochs; at an equal time, the epochs of rows differ."""
-    groups: dict[tuple[int, int], list[Row]] = {}
-    for row in rows:
-        settings = row["settings"]
-        groups.setdefault((settings["layers"], settings["epochs"]), []).append(row)
-    return groups
-
-
-def best_score(rows: Sequence[Row]) -> float:
-    """Return the mean score of models on the texts to choose by."""
-    return mean_score(rows, "choice")
+def _starts(run: harness.Run) -> Iterator[list[str]]:
+    alike = defaultdict(list)
+    for row in run.rows:
+        if "start" in row:
+            settings = row["settings"]
+            alike[row["method"], settings["layers"], settings["epochs"]].append(row)
+    budget = run.about.get("budget_s")  # in an equal time, the epochs of rows differ
+    for (method, layers, epochs), own in alike.items():
+        starts = harness.grouped(own, "start")
+        for start, chosen in starts.items():
+            if start != EVERY and EVERY in starts:
+                training = f"{budget:.0f} s" if budget else f"{epochs} epochs"
+                change = cells.points(cells.gain(run, starts[EVERY], chosen))
+                yield [cells.titled(run), str(layers), f"`{method}`", training, start, change]

@@ -2,7 +2,7 @@
 
 It tokenises, pads and runs, without any code of bertender. Triton's
 Python backend runs what Triton has merged at once; with `max_batch_size` 0 Triton merges nothing.
-FastAPI runs each request on its own, padded to its longest text. `litserve_app` is the third.
+FastAPI runs each request on its own, padded to its longest text.
 """
 
 from __future__ import annotations
@@ -60,15 +60,11 @@ class PlainModel:
         artifact: folder with model.onnx and tokenizer.json.
         max_length: tokens that a text is cut at.
         padded_length: tokens that every text is padded to; None for the longest of the call.
-        threads: of a run; by default the cores that this process may use.
+        threads: of a run; 0 for the cores that this process may use.
     """
 
     def __init__(
-        self,
-        artifact: Path,
-        max_length: int,
-        padded_length: int | None = None,
-        threads: int | None = None,
+        self, artifact: Path, max_length: int, padded_length: int | None = None, threads: int = 0
     ) -> None:
         threads = threads or len(os.sched_getaffinity(0))
         os.environ["RAYON_NUM_THREADS"] = str(threads)
@@ -79,11 +75,6 @@ class PlainModel:
             str(artifact / "model.onnx"), options, providers=["CPUExecutionProvider"]
         )
         self.inputs = [node.name for node in self.session.get_inputs()]
-
-    @classmethod
-    def of_environment(cls) -> PlainModel:
-        """Return the model that the environment variables name."""
-        return cls(Path(os.environ[ARTIFACT_VARIABLE]), int(os.environ[LENGTH_VARIABLE]))
 
     def logits(self, texts: Sequence[str | tuple[str, ...]]) -> npt.NDArray[np.float32]:
         """Return the logits (batch, labels) of some texts, or pairs of them."""
@@ -130,7 +121,8 @@ def fastapi_app() -> Any:
     """Build the application of FastAPI."""
     from fastapi import FastAPI  # not installed beside Triton's stub
 
-    model, served = PlainModel.of_environment(), FastAPI()
+    model = PlainModel(Path(os.environ[ARTIFACT_VARIABLE]), int(os.environ[LENGTH_VARIABLE]))
+    served = FastAPI()
 
     @served.get("/ready")
     def ready() -> bool:

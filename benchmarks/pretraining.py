@@ -15,12 +15,10 @@ from typing import Annotated, Any
 import typer
 
 from benchmarks.cells import Table, gain, machine, points, task_title
-from benchmarks.harness import Out, Row, Run, Work, grouped, names_in, recorded, save_runs
-from benchmarks.making import Probe, amount_in, made_once, seconds_of, timed
-from bertender.comparison.accuracy import evaluate
+from benchmarks.harness import Out, Row, Run, Work, grouped, names_in, record
+from benchmarks.making import Probe, amount_in, made_once, scored_row, seconds_of, timed
 from bertender.core.artifact import Artifact
 from bertender.core.config import parts_of
-from bertender.models.classifier import open_classifier
 from bertender.tasks.loading import load_task
 from bertender.tasks.task import Task, TaskConfig
 from distill.finetuning.config import FinetuneConfig
@@ -74,7 +72,7 @@ def run(
             for task in loaded
         ],
     }
-    save_runs([recorded("pretraining", rows, **about)], out)
+    record("pretraining", rows, out, **about)
 
 
 class _Passages:
@@ -124,10 +122,7 @@ def _classifier(encoder: Artifact, task: Task, settings: dict[str, Any], work: P
     place = work / f"{encoder.name}-{task.name}-{config.seed}"
     make = partial(finetune_by_name, task)
     made = made_once(place, config, task.fingerprint(), encoder, make)
-    classifier = open_classifier(made)
-    score, predictions = evaluate(classifier, task.dev, task.metric)
-    named = {"task": task.name, "seed": config.seed, "parameters": classifier.parameters}
-    return {**named, "score": score.model_dump(), "predictions": predictions.tolist()}
+    return {**scored_row(made, task), "task": task.name}
 
 
 def table(runs: Sequence[Run]) -> Table:

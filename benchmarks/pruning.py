@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from benchmarks.cells import Table, machine, titled
-from benchmarks.harness import Out, Run, Work, recorded, save_runs
+from benchmarks.harness import Out, Run, Work, record
 from bertender.comparison.accuracy import evaluate
 from bertender.core.artifact import Artifact
 from bertender.core.config import parts_of
@@ -54,15 +54,12 @@ def run(
                     rows.append({**named, "seed": seed, "heads": heads, "score": value})
     unpruned, _ = evaluate(open_classifier(parent), task.dev, task.metric)
     about: dict[str, Any] = {
-        "task": task.name,
-        "metric": task.metric,
-        "n": len(task.dev),
-        "unpruned": unpruned.value,
+        **{"task": task.name, "metric": task.metric, "unpruned": unpruned.value},
         "heads": list(heads_of(load_torch_classifier(parent).config)),
         "recovery_texts": len(task.train),
         "config": {**shared, **training},
     }
-    save_runs([recorded("pruning", rows, **about)], out)
+    record("pruning", rows, out, **about)
 
 
 def _cut(parent: Artifact, task: Any, config: PruneConfig, work: Path) -> tuple[list[int], float]:

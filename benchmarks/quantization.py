@@ -1,6 +1,6 @@
 """Schemes and calibrators of `quantize` next to the float graph: score, size and speed.
 
-Models are stored in `--work`: a first call (`--no-measure`) may run on a busy machine, and a last
+Models are stored in `--work`: a first call, without `--out`, may run on a busy machine, and a last
 one measures on an idle one. A scheme that a gate refuses is listed with the reason. Latency is
 measured twice, in turns and in fresh processes: on texts at their natural length, and on texts of
 128 tokens.
@@ -15,13 +15,10 @@ from typing import Annotated, Any
 
 import typer
 
-from benchmarks.cells import Table, machine, over, points, times, titled, two
+from benchmarks.cells import Table, machine, megabytes, over, points, single_ms, times, titled
 from benchmarks.harness import Noisy, Out, Run, Work, save_runs
 from benchmarks.making import made_once
-from benchmarks.models import comparison_run
-from benchmarks.runtimes import long_texts, with_long
-from bertender.comparison.compare import compare, timed_models
-from bertender.comparison.latency import measure_models
+from benchmarks.runtimes import compared
 from bertender.comparison.records import CompareConfig
 from bertender.core.artifact import Artifact
 from bertender.core.errors import AccuracyError, ModelError, ParityError
@@ -29,15 +26,11 @@ from bertender.recipes.recorded_task import recorded_task
 from bertender.recipes.stages import STAGES
 from bertender.tasks.task import Task
 from quantize.config import SCHEMES
+from quantize.integers import CALIBRATORS
 
-LONG_TEXTS = 20
-"""Timed one by one in a round."""
 VARIANTS: Mapping[str, dict[str, Any]] = {
     "dynamic": {"scheme": "dynamic"},
-    **{
-        f"static-{calibrator}": {"scheme": "static", "calibrator": calibrator}
-        for calibrator in ("minmax", "percentile", "entropy", "mse")
-    },
+    **{f"static-{name}": {"scheme": "static", "calibrator": name} for name in CALIBRATORS},
     "mixed": {"scheme": "mixed", "base": "static", "sensitivity": "hessian-trace", "max_drop": 0.3},
     "four-bit-embeddings": {"scheme": "four-bit-embeddings"},
     "four-bit": {"scheme": "four-bit"},
@@ -52,15 +45,13 @@ def run(
     work: Work,
     out: Out = None,
     max_train: Annotated[int | None, typer.Option(help="texts that qat learns from")] = None,
-    epochs: Annotated[int, typer.Option(help="of qat")] = 1,
-    measure: Annotated[bool, typer.Option(help="or only make the models")] = True,
     processes: Annotated[int, typer.Option(help="fresh ones that time every model")] = 3,
     noisy: Noisy = False,
 ) -> None:
     """Make every variant, and measure them together."""
     source = Artifact.load(teacher)
     task = recorded_task(source, {"max_train": max_train} if max_train else {})
-    training = {"epochs": epochs, "learning_rate": 2e-5}
+    training = {"epochs": 1, "learning_rate": 2e-5}
     graph = _made("export", {}, source, task, work / "float32")
     artifacts, refused = [graph], {}
     for name, settings in VARIANTS.items():
@@ -71,15 +62,9 @@ def run(
         except (AccuracyError, ModelError, ParityError) as error:
             refused[name] = str(error).replace(f"{work}/", "").splitlines()[0]
             print(f"{name}: {error}")
-    if not measure:
-        return
-    config = CompareConfig(processes=processes, noisy=noisy)
-    comparison = comparison_run("quantization", compare(artifacts, task, config), refused=refused)
-    texts, tokens = long_texts(graph, task.dev.examples, 2 * LONG_TEXTS)
-    few = config.model_copy(update={"single_texts": LONG_TEXTS})
-    models = timed_models(artifacts, config.runtime)
-    long = measure_models(models, texts, few, max_length=tokens)
-    save_runs([with_long(comparison, [row.model_dump(mode="json") for row in long.rows])], out)
+    if out is not None:
+        config = CompareConfig(processes=processes, noisy=noisy)
+        save_runs([compared("quantization", artifacts, task, config, refused=refused)], out)
 
 
 def _made(name: str, settings: dict[str, Any], source: Artifact, task: Task, out: Path) -> Artifact:
@@ -95,15 +80,14 @@ def table(runs: Sequence[Run]) -> Table:
     rows = []
     for name, row in by_name[0].items():
         if name != "float32":
-            megabytes = two(row["size"]["artifact_size_bytes"] / 1e6)
             faster = times(over(first.rows[0]["latency"], row["latency"]))
             changes = [points(own.get(name, {}).get("change")) for own in by_name]
-            rows.append([f"`{name}`", megabytes, faster, *changes])
+            rows.append([f"`{name}`", megabytes(row), faster, *changes])
     sets = [f"{titled(run).split(',')[0]}, points" for run in runs]
     floats = first.rows[0]
     note = (
-        f"6 layers; float32 has {two(floats['size']['artifact_size_bytes'] / 1e6)} MB and "
-        f"takes {two(floats['latency']['single']['p50_ms'])} ms for one text. Times as fast: one "
-        f"text of {titled(first).split(',')[0]}. Brackets are 95 % intervals. {machine(first)}."
+        f"6 layers; float32 has {megabytes(floats)} MB and takes {single_ms(floats)} ms for one "
+        f"text. Times as fast: one text of {titled(first).split(',')[0]}. Brackets are 95 % "
+        f"intervals. {machine(first)}."
     )
     return Table(["Scheme", "MB", "Times as fast", *sets], rows, note)

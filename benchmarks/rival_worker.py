@@ -1,7 +1,7 @@
 """A process that has one rival open: `python -m benchmarks.rival_worker`, in its own environment.
 
-The first line of standard input is {"opens", "folder", "threads", "max_length", "setting",
-"packages"}, answered by the versions of the packages. Each further line is {"predict": examples},
+The first line of standard input is {"opens", "folder", "threads", "max_length", "setting"},
+answered by the versions of PACKAGES. Each further line is {"predict": examples},
 answered by their probabilities, or {"singles": examples, "batch": examples}, answered by the
 milliseconds of each single one and of the batch. It imports nothing that the rival does not.
 """
@@ -20,6 +20,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+PACKAGES = {"torch", "transformers", "tokenizers", "optimum", "onnxruntime", "openvino"}
+PACKAGES |= {"ctranslate2"}
 Example = Sequence[str]
 """A text, or the two of a pair."""
 Predict = Callable[[Sequence[Example]], Any]
@@ -124,13 +126,8 @@ def open_ctranslate2(opening: Opening) -> Predict:
     with tempfile.TemporaryDirectory() as folder:
         converter = TransformersConverter(str(opening.folder))
         converter.convert(folder, quantization=opening.setting, force=True)
-        encoder = ctranslate2.Encoder(
-            folder,
-            device="cpu",
-            compute_type=opening.setting,
-            inter_threads=1,
-            intra_threads=opening.threads,
-        )
+        threads = {"inter_threads": 1, "intra_threads": opening.threads}
+        encoder = ctranslate2.Encoder(folder, "cpu", compute_type=opening.setting, **threads)
     tokenizer = Tokenizer.from_file(str(opening.folder / "tokenizer.json"))
     tokenizer.enable_truncation(opening.max_length)
     tokenizer.no_padding()
@@ -224,9 +221,9 @@ def _timed(predict: Predict, known: set[Any], asked: Mapping[str, Any]) -> Any:
     return times_ms[:-1], times_ms[-1]
 
 
-def _versions(packages: Sequence[str]) -> dict[str, str]:
-    installed = {each.name.lower() for each in metadata.distributions()}
-    return {name: metadata.version(name) for name in packages if name in installed}
+def _versions() -> dict[str, str]:
+    installed = {each.name.lower(): each.version for each in metadata.distributions()}
+    return {name: installed[name] for name in sorted(PACKAGES & installed.keys())}
 
 
 def main() -> None:
@@ -235,12 +232,11 @@ def main() -> None:
         os.dup2(2, 1)  # what libraries print is not a result
         sys.modules["openvino_telemetry"] = None  # type: ignore[assignment]  # it sends events
         request = json.loads(sys.stdin.readline())
-        packages, opens = request.pop("packages"), request.pop("opens")
-        opening = Opening(**{**request, "folder": Path(request["folder"])})
-        predict, known = OPENERS[opens](opening), set[Any]()
+        opens, folder = request.pop("opens"), Path(request.pop("folder"))
+        predict, known = OPENERS[opens](Opening(folder, **request)), set[Any]()
         gc.collect()
         gc.disable()
-        print(json.dumps(_versions(packages)), file=results)
+        print(json.dumps(_versions()), file=results)
         for line in sys.stdin:
             asked = json.loads(line)
             if "predict" in asked:

@@ -1,10 +1,9 @@
 """One model in other libraries and in bertender, in process: speed and predictions.
 
 Each row of RIVALS opens every artifact of the kind that it reads, in a process of its own, and in
-its own Python environment where it has requirements (`--environments`: made once). Texts, or pairs
-of them, go in and probabilities come out, tokenisation included, one at a time and in batches, with
-equal threads; all rows take turns. A row that cannot be installed or cannot open the model is
-listed with the reason.
+its own Python environment where it has requirements (made once). Texts, or pairs of them, go in and
+probabilities come out, tokenisation included, one at a time and in batches, with equal threads; all
+rows take turns. A row that cannot be installed or cannot open the model is listed with the reason.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -23,18 +22,7 @@ import numpy as np
 import typer
 
 from benchmarks.cells import Table, machine, median_ms, over, times, two
-from benchmarks.harness import (
-    Noisy,
-    Out,
-    Row,
-    Run,
-    Threads,
-    loaded,
-    names_in,
-    recorded,
-    save_runs,
-    watched,
-)
+from benchmarks.harness import Noisy, Out, Row, Run, Threads, loaded, names_in, record, watched
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ModelError
 from bertender.core.files import cache_directory
@@ -47,19 +35,15 @@ from bertender.text.tokenizer import load_tokenizer
 
 BATCH, SINGLES = 32, 50
 """Examples of a batch, and single ones of a round."""
-OFFLINE = {
-    "HF_HUB_OFFLINE": "1",
-    "TRANSFORMERS_OFFLINE": "1",
-    "TOKENIZERS_PARALLELISM": "true",
-}
-CTRANSLATE2 = (
-    "ctranslate2==4.8.5",
-    "safetensors",
+OFFLINE = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "true"}
+REQUIREMENTS: Mapping[str, tuple[str, ...]] = {
     # the versions of constraints.txt, so that libraries are compared and not releases of PyTorch
-    "numpy==1.26.4",
-    "torch==2.13.0",
-    "transformers==4.57.6",
-)
+    "ctranslate2": (
+        *("ctranslate2==4.8.5", "safetensors"),
+        *("numpy==1.26.4", "torch==2.13.0", "transformers==4.57.6"),
+    )
+}
+"""Row of OPENERS -> packages that pip installs into a separate environment for it."""
 
 
 @dataclass(frozen=True)
@@ -71,43 +55,25 @@ class Rival:
     """A row of OPENERS of `rival_worker`."""
     reads: str
     """The kind of artifact that it opens."""
-    packages: tuple[str, ...]
-    """Packages whose versions are recorded."""
     setting: str = ""
     precision: str = ""
     """Precision of its computation, where it is not the artifact's."""
-    requirements: tuple[str, ...] = ()
-    """Packages that pip installs into a separate environment; without any it runs in this one."""
 
 
 RIVALS: Mapping[str, Rival] = {
-    "transformers": Rival(
-        "transformers, pipeline", "transformers", "torch", ("transformers", "torch")
-    ),
-    "torch-compile": Rival("`torch.compile`", "compiled", "torch", ("torch",), "float32"),
-    "torch-compile-bfloat16": Rival(
-        "`torch.compile`", "compiled", "torch", ("torch",), "bfloat16", "bfloat16"
-    ),
-    "optimum": Rival("Optimum, pipeline", "optimum", "onnx", ("optimum", "onnxruntime")),
-    "ctranslate2": Rival(
-        "CTranslate2", "ctranslate2", "torch", ("ctranslate2",), "float32", "", CTRANSLATE2
-    ),
-    "ctranslate2-int8": Rival(
-        "CTranslate2", "ctranslate2", "torch", ("ctranslate2",), "int8", "int8", CTRANSLATE2
-    ),
-    "onnxruntime": Rival(
-        "ONNX Runtime alone", "onnxruntime", "onnx", ("onnxruntime", "tokenizers")
-    ),
-    "openvino": Rival("OpenVINO alone", "openvino", "onnx", ("openvino", "tokenizers")),
-    "bertender-torch": Rival("bertender, PyTorch", "bertender", "torch", ("torch",)),
-    "bertender": Rival(
-        "bertender, ONNX Runtime", "bertender", "onnx", ("onnxruntime",), "onnxruntime"
-    ),
-    "bertender-openvino": Rival(
-        "bertender, OpenVINO", "bertender", "onnx", ("openvino",), "openvino"
-    ),
+    "transformers": Rival("transformers, pipeline", "transformers", "torch"),
+    "torch-compile": Rival("`torch.compile`", "compiled", "torch", "float32"),
+    "torch-compile-bfloat16": Rival("`torch.compile`", "compiled", "torch", "bfloat16", "bfloat16"),
+    "optimum": Rival("Optimum, pipeline", "optimum", "onnx"),
+    "ctranslate2": Rival("CTranslate2", "ctranslate2", "torch", "float32"),
+    "ctranslate2-int8": Rival("CTranslate2", "ctranslate2", "torch", "int8", "int8"),
+    "onnxruntime": Rival("ONNX Runtime alone", "onnxruntime", "onnx"),
+    "openvino": Rival("OpenVINO alone", "openvino", "onnx"),
+    "bertender-torch": Rival("bertender, PyTorch", "bertender", "torch"),
+    "bertender": Rival("bertender, ONNX Runtime", "bertender", "onnx", "onnxruntime"),
+    "bertender-openvino": Rival("bertender, OpenVINO", "bertender", "onnx", "openvino"),
     "bertender-openvino-bf16": Rival(
-        "bertender, OpenVINO bfloat16", "bertender", "onnx", ("openvino",), "openvino-bf16"
+        "bertender, OpenVINO bfloat16", "bertender", "onnx", "openvino-bf16", "bfloat16"
     ),
 }
 """Rivals by name; the first is the reference."""
@@ -117,7 +83,6 @@ def run(
     artifacts: Annotated[list[Path], typer.Argument(help="of one model: torch, onnx, int8")],
     out: Out = None,
     only: Annotated[str, typer.Option(help="rivals by commas; all by default")] = "",
-    environments: Annotated[Path | None, typer.Option(help="folder of environments")] = None,
     rounds: Annotated[int, typer.Option(help="of each repetition")] = 4,
     processes: Annotated[int, typer.Option(help="repetitions in fresh processes")] = 3,
     threads: Threads = 0,
@@ -126,30 +91,19 @@ def run(
     """Measure every rival that opens a model."""
     models = loaded(artifacts)
     task = recorded_task(models[0], {})
-    place = environments or cache_directory() / "rivals"
     length = SINGLE_LABEL.encoder(load_tokenizer(models[0].path), None).max_length
-    contest = Contest(task, place, threads or usable_cores(), length)
-    entries = {
-        name
-        if sum(model.card.kind == RIVALS[name].reads for model in models) == 1
-        else f"{name} {model.name}": (name, model)
-        for name in names_in("--only", only, RIVALS)
-        for model in models
-        if model.card.kind == RIVALS[name].reads
-    }
-    rows, absent = contest.predicted(entries)
+    entries = {}
+    for name in names_in("--only", only, RIVALS):
+        own = [model for model in models if model.card.kind == RIVALS[name].reads]
+        for model in own:
+            entries[name if len(own) == 1 else f"{name} {model.name}"] = (name, model)
+    contest = Contest(task, entries, threads or usable_cores(), length)
+    rows, absent = contest.predicted()
     with watched(noisy, out) as meter:
         for number in range(processes):
-            contest.time(rows, entries, rounds, number)
-    about = {
-        "task": task.name,
-        "n": len(task.dev),
-        "max_length": length,
-        "threads": contest.threads,
-        "batch_texts": BATCH,
-        "absent": absent,
-    }
-    save_runs([recorded("rivals", rows, meter.load, **about)], out)
+            contest.time(rows, rounds, number)
+    about = {"task": task.name, "n": len(task.dev), "max_length": length, "batch_texts": BATCH}
+    record("rivals", rows, out, meter.load, **about, threads=contest.threads, absent=absent)
 
 
 @dataclass(frozen=True)
@@ -157,19 +111,18 @@ class Contest:
     """Rivals on the held-out texts of a task."""
 
     task: Task
-    environments: Path
+    entries: Mapping[str, tuple[str, Artifact]]
+    """Name -> the row of RIVALS, and what it opens."""
     threads: int
     max_length: int
 
-    def predicted(
-        self, entries: Mapping[str, tuple[str, Artifact]]
-    ) -> tuple[list[Row], dict[str, str]]:
+    def predicted(self) -> tuple[list[Row], dict[str, str]]:
         """Return a row of each entry that opens and predicts, and why others have none."""
         rows: list[Row] = []
         absent: dict[str, str] = {}
         reference: Any = None
         examples, labels = self.task.dev.examples, self.task.dev.label_ids
-        for name, (rival, model) in entries.items():
+        for name, (rival, model) in self.entries.items():
             try:
                 with self._opened(rival, model) as worker:
                     parts = range(0, len(examples), BATCH)
@@ -183,34 +136,20 @@ class Contest:
             reference = probabilities if reference is None else reference
             chosen = probabilities.argmax(axis=1)
             found = score("accuracy", labels, chosen, label_count=len(self.task.labels))
-            named = {"name": name, "rival": rival, "artifact": model.name}
-            agreement = float((chosen == reference.argmax(axis=1)).mean())
-            difference = float(np.abs(probabilities - reference).max())
-            rows.append(
-                {
-                    **named,
-                    "precision": RIVALS[rival].precision or model.card.precision,
-                    "versions": worker.versions,
-                    "score": found.model_dump(),
-                    "agreement": agreement,
-                    "max_probability_difference": difference,
-                    "single_ms": [],
-                    "batch_ms": [],
-                }
-            )
+            row: Row = {"name": name, "rival": rival, "artifact": model.name}
+            row["precision"] = RIVALS[rival].precision or model.card.precision
+            row |= {"versions": worker.versions, "score": found.model_dump()}
+            row["agreement"] = float((chosen == reference.argmax(axis=1)).mean())
+            row["max_probability_difference"] = float(np.abs(probabilities - reference).max())
+            rows.append({**row, "single_ms": [], "batch_ms": []})
         return rows, absent
 
-    def time(
-        self,
-        rows: Sequence[Row],
-        entries: Mapping[str, tuple[str, Artifact]],
-        rounds: int,
-        number: int,
-    ) -> None:
+    def time(self, rows: Sequence[Row], rounds: int, number: int) -> None:
         """Add a repetition to the rows: each in a process, all in turns."""
         examples, draw = self.task.dev.examples, np.random.default_rng(number)
         with ExitStack() as stack:
-            workers = [stack.enter_context(self._opened(*entries[row["name"]])) for row in rows]
+            own = (self.entries[row["name"]] for row in rows)
+            workers = [stack.enter_context(self._opened(*each)) for each in own]
             for row in rows:
                 row["single_ms"].append([])
                 row["batch_ms"].append([])
@@ -238,14 +177,14 @@ class Contest:
             "threads": self.threads,
             "max_length": self.max_length,
             "setting": row.setting,
-            "packages": row.packages,
         }
         counts = {name: str(self.threads) for name in ("OMP_NUM_THREADS", "RAYON_NUM_THREADS")}
         path = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-        if row.requirements:  # packages of this process would count as installed there
+        requirements = REQUIREMENTS.get(row.opens, ())
+        if requirements:  # packages of this process would count as installed there
             path = {"PYTHONPATH": str(Path(__file__).resolve().parents[1])}
         with subprocess.Popen(
-            [self._python(row.requirements), "-m", "benchmarks.rival_worker"],
+            [_python(requirements), "-m", "benchmarks.rival_worker"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -256,18 +195,19 @@ class Contest:
             finally:
                 process.terminate()
 
-    def _python(self, requirements: Sequence[str]) -> str:
-        """Return an interpreter with some requirements, installed once."""
-        if not requirements:
-            return sys.executable
-        place = self.environments / requirements[0].replace("==", "-")
-        if not (place / "made").exists():
-            subprocess.run([sys.executable, "-m", "venv", "--clear", str(place)], check=True)
-            pip = [str(place / "bin" / "python"), "-m", "pip", "install", "--quiet"]
-            variables = {name: each for name, each in os.environ.items() if name != "PYTHONPATH"}
-            subprocess.run([*pip, *requirements], check=True, env=variables)
-            (place / "made").touch()
-        return str(place / "bin" / "python")
+
+def _python(requirements: Sequence[str]) -> str:
+    """Return an interpreter with some requirements, installed once."""
+    if not requirements:
+        return sys.executable
+    place = cache_directory() / "rivals" / requirements[0].replace("==", "-")
+    if not (place / "made").exists():
+        subprocess.run([sys.executable, "-m", "venv", "--clear", str(place)], check=True)
+        pip = [str(place / "bin" / "python"), "-m", "pip", "install", "--quiet"]
+        variables = {name: each for name, each in os.environ.items() if name != "PYTHONPATH"}
+        subprocess.run([*pip, *requirements], check=True, env=variables)
+        (place / "made").touch()
+    return str(place / "bin" / "python")
 
 
 class Worker:
@@ -284,11 +224,9 @@ class Worker:
             ModelError: the process has ended.
         """
         assert self.process.stdin is not None and self.process.stdout is not None
-        try:
+        with suppress(BrokenPipeError):  # the missing answer says so
             self.process.stdin.write(f"{json.dumps(content)}\n")
             self.process.stdin.flush()
-        except BrokenPipeError:
-            pass  # the missing answer says so
         line = self.process.stdout.readline()
         if not line:
             raise ModelError(f"the process ended, status {self.process.wait()}: see its output")

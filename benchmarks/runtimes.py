@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import cycle, islice
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -25,6 +25,7 @@ from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError, DataError
 from bertender.models.runtimes import DEFAULT_RUNTIME
 from bertender.recipes.recorded_task import recorded_task
+from bertender.tasks.task import Task
 from bertender.text.batch import Example, Tokenize
 from bertender.text.tokenizer import load_tokenizer, longest_input
 
@@ -51,17 +52,22 @@ def run(
             f"give what `bertender export` wrote first, and {DEFAULT_RUNTIME} as first --runtime: "
             "the others are compared with them."
         )
-    texts, tokens = long_texts(first, task.dev.examples, LONG_TEXTS)
-    comparison = comparison_run("runtimes", compare(opened, task, config), layers=graph.layers)
-    models = timed_models(opened, config.runtime)
+    save_runs([compared("runtimes", opened, task, config, layers=graph.layers)], out)
+
+
+def compared(
+    subject: str, artifacts: Sequence[Artifact], task: Task, config: CompareConfig, **about: Any
+) -> Run:
+    """Return the record of a comparison whose rows have their latencies of long texts, too."""
+    texts, tokens = long_texts(artifacts[0], task.dev.examples, LONG_TEXTS)
+    run = comparison_run(subject, compare(artifacts, task, config), **about)
+    models = timed_models(artifacts, config.runtime)
     alone = config.model_copy(update={"batch_size": 1})
-    long = measure_models(models, texts, alone, max_length=tokens)
-    save_runs([with_long(comparison, [row.model_dump(mode="json") for row in long.rows])], out)
-
-
-def with_long(run: Run, latencies: Sequence[Row]) -> Run:
-    """Return a run whose rows have their latencies of long texts, too."""
-    rows = [{**row, "long": long} for row, long in zip(run.rows, latencies, strict=True)]
+    latencies = measure_models(models, texts, alone, max_length=tokens).rows
+    rows = [
+        {**row, "long": long.model_dump(mode="json")}
+        for row, long in zip(run.rows, latencies, strict=True)
+    ]
     return run.model_copy(update={"rows": rows})
 
 

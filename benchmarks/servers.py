@@ -10,15 +10,13 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import signal
-import socket
 import subprocess
 import sys
 import tempfile
 import time
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -30,7 +28,7 @@ import psutil
 import tokenizers
 import typer
 
-from benchmarks.bare_triton import bare_triton
+from benchmarks.bare_triton import HOST, READY_TIMEOUT_S, bare_triton
 from benchmarks.plain_servers import ARTIFACT_VARIABLE, LENGTH_VARIABLE
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError, ModelError, RuntimeMissingError, ServingError
@@ -39,21 +37,12 @@ from bertender.models.runtimes import RUNTIMES, suits
 from bertender.problems.single_label_classification import SINGLE_LABEL
 from bertender.tasks.loading import load_task
 from bertender.tasks.task import TaskConfig
+from serve import loadtest
 from serve.client.access import AccessConfig, open_access, parse_url
 from serve.client.endpoint import ServedModel
 from serve.config import ServeConfig
-from serve.loadtest import (
-    SENDERS,
-    LoadConfig,
-    LoadRun,
-    Outcome,
-    Request,
-    closed_for_long_enough,
-    closed_run,
-    open_run,
-    precise_loop,
-)
 from serve.repository.write import write_repository
+from serve.server.addresses import free_ports
 from serve.server.server import Server as RunningServer
 from serve.server.server import serving
 from serve.server.supervisor import STUB_NAME
@@ -62,7 +51,6 @@ from serve.wire import MODEL_NAME
 Pin = Annotated[bool, typer.Option(help="server on core 0, all else on core 1")]
 TaskName = Annotated[str, typer.Option(help="its held-out texts are sent")]
 
-READY_TIMEOUT_S = 120.0
 TIMEOUT_S = 120.0
 """Longest wait for a response: a full batch of padded texts takes seconds on one core."""
 PREPARED = 500
@@ -117,14 +105,26 @@ def token_counter(artifact: Artifact) -> Callable[[str], int]:
     return lambda text: len(tokenizer.encode(text).ids)
 
 
-def check_servable(artifact: Artifact) -> None:
-    """Raise ModelError for an artifact that no server of single texts runs."""
+def servable(path: Path) -> Artifact:
+    """Open an artifact.
+
+    Raises:
+        ModelError: no server of single texts runs it.
+    """
+    artifact = Artifact.load(path)
     columns = artifact.card.task.text_columns
     if artifact.card.kind != "onnx" or len(columns) != 1:
         raise ModelError(
             f"{artifact.path} is a {artifact.card.kind!r} artifact of {len(columns)} text columns; "
             "this benchmark serves 'onnx' artifacts of one. Export it first: `bertender export`."
         )
+    return artifact
+
+
+def facts_of(artifact: Artifact) -> dict[str, Any]:
+    """Return the facts of a served model for a record."""
+    card = artifact.card
+    return {"task": card.task.name, "model": artifact.name, "precision": card.precision}
 
 
 @dataclass(frozen=True)
@@ -154,10 +154,10 @@ class Client:
             timeout=aiohttp.ClientTimeout(total=None),
         )
 
-    def prepare(self, texts: Sequence[str]) -> Request:
-        return Request("", json.dumps({"texts": list(texts)}).encode(), {})
+    def prepare(self, texts: Sequence[str]) -> loadtest.Request:
+        return loadtest.Request("", json.dumps({"texts": list(texts)}).encode(), {})
 
-    async def send(self, request: Request) -> Outcome:
+    async def send(self, request: loadtest.Request) -> loadtest.Outcome:
         try:
             async with (
                 asyncio.timeout(TIMEOUT_S),
@@ -179,13 +179,13 @@ class TritonClient(Client):
 
     def __init__(self, url: str) -> None:
         address = parse_url(url)
-        send = SENDERS[address.protocol]
+        send = loadtest.SENDERS[address.protocol]
         self.sender = send(address, open_access(address, AccessConfig()), TIMEOUT_S)
 
-    def prepare(self, texts: Sequence[str]) -> Request:
+    def prepare(self, texts: Sequence[str]) -> loadtest.Request:
         return self.sender.prepare(SERVED, SERVED.columns([(text,) for text in texts]))
 
-    async def send(self, request: Request) -> Outcome:
+    async def send(self, request: loadtest.Request) -> loadtest.Outcome:
         return await self.sender.send(request)
 
     async def close(self) -> None:
@@ -199,7 +199,7 @@ class Server:
 
     def serves(self, service: Service) -> bool:
         """Return whether it can serve the artifact here, and differs from the rows above it."""
-        raise NotImplementedError
+        return True
 
     def start(self, service: Service) -> AbstractContextManager[Callable[[], Client]]:
         """Start the server; inside the block it is ready, and a function opens clients."""
@@ -211,9 +211,9 @@ class Own(Server):
     """The endpoint of bertender."""
 
     title: str
-    runtime: str = "onnxruntime"
     protocol: str = "grpc"
     server: str = "triton"
+    runtime: str = "onnxruntime"
 
     def serves(self, service: Service) -> bool:
         if not suits(self.runtime, service.artifact):
@@ -232,29 +232,12 @@ class Own(Server):
             yield lambda: TritonClient(url)
 
 
-@dataclass(frozen=True)
-class WithoutDoor(Own):
-    """The same model repository in Triton alone, which anybody reaches."""
+class TritonAlone(Server):
+    """Triton, which anybody reaches."""
 
-    @contextmanager
-    def start(self, service: Service) -> Iterator[Callable[[], Client]]:
-        with tempfile.TemporaryDirectory(prefix="bertender-serving-") as folder:
-            models = write_repository(service.artifact, Path(folder) / "models", ServeConfig())
-            with bare_triton(models, Path(folder) / "run") as triton:
-                yield lambda: TritonClient(triton.grpc_url)
-
-
-@dataclass(frozen=True)
-class PlainTriton(Server):
-    """Triton with `PlainModel` in its Python backend."""
-
-    title: str
-    max_batch_size: int
-    padded: Callable[[Service], int]
-    """Tokens of every text; 0 for the longest of a batch."""
-
-    def serves(self, service: Service) -> bool:
-        return self.title != PADDED_TO_LONGEST or service.workload < service.maximum
+    def write(self, models: Path, service: Service) -> None:
+        """Write the repository."""
+        raise NotImplementedError
 
     @contextmanager
     def start(self, service: Service) -> Iterator[Callable[[], Client]]:
@@ -264,8 +247,29 @@ class PlainTriton(Server):
             with bare_triton(models, Path(folder) / "run") as triton:
                 yield lambda: TritonClient(triton.grpc_url)
 
+
+class WithoutDoor(TritonAlone):
+    """The model repository of bertender."""
+
+    title = "its model in Triton, without the door"
+
     def write(self, models: Path, service: Service) -> None:
-        """Write the repository."""
+        write_repository(service.artifact, models, ServeConfig())
+
+
+@dataclass(frozen=True)
+class PlainTriton(TritonAlone):
+    """`PlainModel` in the Python backend."""
+
+    title: str
+    max_batch_size: int
+    padded: Callable[[Service], int]
+    """Tokens of every text; 0 for the longest of a batch."""
+
+    def serves(self, service: Service) -> bool:
+        return self.title != PADDED_TO_LONGEST or service.workload < service.maximum
+
+    def write(self, models: Path, service: Service) -> None:
         version = models / MODEL_NAME / "1"
         version.mkdir(parents=True)
         (version / "model.py").write_text(MODEL_FILE, encoding="utf-8")
@@ -303,45 +307,33 @@ from benchmarks.plain_servers import TritonPythonModel
 """
 
 
-@dataclass(frozen=True)
-class PlainHttp(Server):
-    """`PlainModel` behind a framework for HTTP."""
+class FastApi(Server):
+    """`PlainModel` behind FastAPI."""
 
-    title: str
-    needs: tuple[str, ...]
-    """Packages beyond the extra `serve`."""
-    words: Callable[[int], Sequence[str]]
-    """Port -> the module and its arguments."""
-    ready: str
+    title = "FastAPI"
 
     def serves(self, service: Service) -> bool:
-        return all(map(find_spec, self.needs))
+        return all(map(find_spec, ("fastapi", "uvicorn")))
 
     @contextmanager
     def start(self, service: Service) -> Iterator[Callable[[], Client]]:
-        with socket.socket() as bound:
-            bound.bind(("127.0.0.1", 0))
-            port = int(bound.getsockname()[1])
-        url = f"http://127.0.0.1:{port}"
+        port = free_ports(HOST, {"port": 0})[1]["port"]
+        url = f"http://{HOST}:{port}"
         settings = {
             ARTIFACT_VARIABLE: str(service.artifact.path.resolve()),
             LENGTH_VARIABLE: str(service.longest),
             "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
         }
+        module = ("uvicorn", "benchmarks.plain_servers:fastapi_app", "--factory")
+        options = ("--host", HOST, "--port", str(port), "--log-level", "warning")
         process = subprocess.Popen(
-            [sys.executable, "-m", *self.words(port)],
-            env={**os.environ, **settings},
-            start_new_session=True,
+            [sys.executable, "-m", *module, *options], env={**os.environ, **settings}
         )
         try:
-            _wait_until_ready(process, f"{url}/{self.ready}")
+            _wait_until_ready(process, f"{url}/ready")
             yield lambda: Client(url)
         finally:
             process.terminate()
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(timeout=20)
-            with suppress(ProcessLookupError):  # LitServe has processes of its own
-                os.killpg(process.pid, signal.SIGKILL)
             process.wait()
 
 
@@ -356,80 +348,65 @@ def _wait_until_ready(process: subprocess.Popen[bytes], url: str) -> None:
     raise ServingError(f"no server is ready at {url}, status {process.poll()}. See its output.")
 
 
-def _uvicorn(port: int) -> Sequence[str]:
-    where = ("--host", "127.0.0.1", "--port", str(port), "--log-level", "warning")
-    return ("uvicorn", "benchmarks.plain_servers:fastapi_app", "--factory", *where)
-
-
 PADDED_TO_LONGEST = "Triton, padded to the longest text"
 SERVERS: Mapping[str, Server] = {
     "bertender": Own("bertender"),
-    "bertender-http": Own("bertender, over HTTP", protocol="http"),
+    "bertender-http": Own("bertender, over HTTP", "http"),
     "bertender-embedded": Own("bertender, embedded", server="embedded"),
-    "bertender-embedded-http": Own(
-        "bertender, embedded, over HTTP", protocol="http", server="embedded"
-    ),
-    "without-door": WithoutDoor("its model in Triton, without the door"),
-    "bertender-openvino": Own("bertender, OpenVINO", "openvino"),
-    "bertender-cuda": Own("bertender, on the GPU", "onnxruntime-cuda"),
+    "bertender-embedded-http": Own("bertender, embedded, over HTTP", "http", "embedded"),
+    "without-door": WithoutDoor(),
+    "bertender-openvino": Own("bertender, OpenVINO", runtime="openvino"),
+    "bertender-cuda": Own("bertender, on the GPU", runtime="onnxruntime-cuda"),
     "padded": PlainTriton("Triton, padded to the maximum", 64, lambda service: service.maximum),
     "padded-to-longest": PlainTriton(PADDED_TO_LONGEST, 64, lambda service: service.workload),
     "unbatched": PlainTriton("Triton, `max_batch_size: 0`", 0, lambda service: 0),
-    "fastapi": PlainHttp("FastAPI", ("fastapi", "uvicorn"), _uvicorn, "ready"),
-    "litserve": PlainHttp(
-        "LitServe",
-        ("litserve",),
-        lambda port: ("benchmarks.litserve_app", str(port)),
-        "health",
-    ),
+    "fastapi": FastApi(),
 }
 
 
+@dataclass(frozen=True)
 class Asked:
     """A server that is ready, and the texts that it is sent."""
 
-    def __init__(
-        self, opened: Callable[[], Client], texts: Sequence[str], pins: Pins, seed: int = 0
-    ) -> None:
-        self.opened = opened
-        self.texts = texts
-        self.pins = pins
-        self.seed = seed
+    opened: Callable[[], Client]
+    texts: Sequence[str]
+    pins: Pins
+    seed: int = 0
 
-    def closed(self, texts: int, clients: int, duration_s: float, warmup_s: float = 0.3) -> LoadRun:
+    def closed(
+        self, texts: int, clients: int, duration_s: float, warmup_s: float = 0.3
+    ) -> loadtest.LoadRun:
         """Measure the throughput of clients that each wait; for longer where a server is slow."""
         with self._asked(texts) as (runner, send):
 
-            def measure(duration_s: float, warmup_s: float) -> LoadRun:
-                config = LoadConfig(
-                    concurrency=clients,
-                    texts_per_request=texts,
-                    duration_s=duration_s,
-                    warmup_s=warmup_s,
-                )
-                return runner.run(closed_run(send, clients, config))
+            def measure(duration_s: float, warmup_s: float) -> loadtest.LoadRun:
+                times = {"duration_s": duration_s, "warmup_s": warmup_s}
+                config = loadtest.LoadConfig(concurrency=clients, texts_per_request=texts, **times)
+                return runner.run(loadtest.closed_run(send, clients, config))
 
-            return closed_for_long_enough(measure, clients, duration_s, warmup_s)
+            return loadtest.closed_for_long_enough(measure, clients, duration_s, warmup_s)
 
-    def at_rate(self, rate: float, duration_s: float, warmup_s: float = 0.3) -> LoadRun:
+    def at_rate(self, rate: float, duration_s: float, warmup_s: float = 0.3) -> loadtest.LoadRun:
         """Measure the latency of single texts at a rate."""
-        config = LoadConfig(rate=rate, duration_s=duration_s, warmup_s=warmup_s, seed=self.seed)
+        config = loadtest.LoadConfig(
+            rate=rate, duration_s=duration_s, warmup_s=warmup_s, seed=self.seed
+        )
         with self._asked(1) as (runner, send):
-            return runner.run(open_run(send, rate, config))
+            return runner.run(loadtest.open_run(send, rate, config))
 
     @contextmanager
     def _asked(self, size: int) -> Iterator[tuple[asyncio.Runner, Any]]:
         """Open a connection from the generator's core, with requests of `size` texts."""
         with (
             pinned(self.pins.generator),
-            asyncio.Runner(loop_factory=precise_loop) as runner,
+            asyncio.Runner(loop_factory=loadtest.precise_loop) as runner,
         ):
             client = runner.run(self._client())
             draw = np.random.default_rng(self.seed)
             rows = draw.integers(0, len(self.texts), (PREPARED, size)).tolist()
             requests = [client.prepare([self.texts[row] for row in each]) for each in rows]
 
-            async def send(number: int) -> Outcome:
+            async def send(number: int) -> loadtest.Outcome:
                 return await client.send(requests[number % len(requests)])
 
             try:
@@ -483,7 +460,7 @@ def memory_of(server: RunningServer) -> dict[str, int]:
     return {**sizes, "door": door.memory_info().rss}
 
 
-def outcomes(run: LoadRun) -> dict[str, Any]:
+def outcomes(run: loadtest.LoadRun) -> dict[str, Any]:
     """Return the outcomes of requests at a rate, as a record has them."""
     return {
         "p50_ms": run.latency.p50_ms if run.latency else None,

@@ -11,37 +11,14 @@ import multiprocessing
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict
 from typing import Annotated, Any
 
 import numpy as np
 import typer
 
+from benchmarks import harness, servers
 from benchmarks.cells import Table, machine, mean_over, ratio_over, task_title, two
-from benchmarks.harness import (
-    Noisy,
-    Out,
-    Row,
-    Run,
-    ServedArtifact,
-    grouped,
-    names_in,
-    recorded,
-    save_runs,
-    watched,
-)
-from benchmarks.servers import (
-    LONGEST_TOKENS,
-    SERVERS,
-    Pin,
-    Service,
-    TaskName,
-    check_servable,
-    pinned,
-    pins_of,
-    started,
-    texts_of,
-    token_counter,
-)
 from bertender.core.artifact import Artifact
 from bertender.core.hardware import usable_cores
 from bertender.problems import PROBLEMS
@@ -54,12 +31,9 @@ LOADS: Mapping[str, tuple[int, int]] = {
     "one caller": (1, 1),
     "1 text a request": (1, 32),
     "16 texts a request": (16, 8),
-    "4 callers": (1, 4),
-    "16 callers": (1, 16),
 }
 """Load -> texts of a request, and clients that each wait for their response."""
-SHOWN = (*LOADS,)[:3]
-"""Those of tables."""
+SHOWN = tuple(LOADS)
 CALLS = (1, 16, 64)
 """Texts of a call in process."""
 WARM_UP_CALLS = 5
@@ -69,19 +43,18 @@ MEDIAN_TOKENS, SPREAD = 24.0, 1.0
 
 
 def run(
-    artifact: ServedArtifact,
-    out: Out = None,
-    task: TaskName = "sst2",
+    artifact: harness.ServedArtifact,
+    out: harness.Out = None,
+    task: servers.TaskName = "sst2",
     systems: Annotated[str, typer.Option(help="by commas; all that can run by default")] = "",
     rounds: Annotated[int, typer.Option(min=3, help="starts of each server")] = 3,
     duration_s: Annotated[float, typer.Option(help="seconds of each load in a round")] = 1.5,
-    pin: Pin = True,
-    noisy: Noisy = False,
+    pin: servers.Pin = True,
+    noisy: harness.Noisy = False,
 ) -> None:
     """Measure an endpoint next to other servers of the same model."""
-    model, pins = Artifact.load(artifact), pins_of(pin)
-    check_servable(model)
-    texts, count = texts_of(task), token_counter(model)
+    model, pins, texts = servers.servable(artifact), servers.pins_of(pin), servers.texts_of(task)
+    count = servers.token_counter(model)
     problem = PROBLEMS[model.card.task.problem_type]
     longest = problem.encoder(open_tokenizer(model.path), None).max_length
     workloads = {
@@ -89,35 +62,32 @@ def run(
         "long-tailed": long_tailed(texts, count, longest),
     }
     lengths = {name: _lengths(sent, count) for name, sent in workloads.items()}
-    chosen = names_in("--systems", systems, SERVERS)
-    rows: list[Row] = []
-    with watched(noisy, out) as meter:
+    chosen = harness.names_in("--systems", systems, servers.SERVERS)
+    rows: list[harness.Row] = []
+    with harness.watched(noisy, out) as meter:
         for number in range(rounds):
             for workload, sent in workloads.items():
-                service = Service(model, longest, min(lengths[workload]["rounded"], longest))
+                rounded = min(lengths[workload]["rounded"], longest)
+                service = servers.Service(model, longest, rounded)
                 place = {"workload": workload, "round": number}
-                cells = _in_own_process(model, sent, duration_s, pins.server)
+                context = multiprocessing.get_context("spawn")
+                with servers.pinned(pins.server), ProcessPoolExecutor(1, context) as pool:
+                    cells = pool.submit(in_process, model, sent, duration_s).result()
                 rows.append({"kind": "ceiling", **place, "cells": cells})
-                able = [name for name in chosen if SERVERS[name].serves(service)]
+                able = [name for name in chosen if servers.SERVERS[name].serves(service)]
                 # every round has another order
                 for name in np.random.default_rng(number).permutation(able):
-                    with started(SERVERS[name], service, sent, pins) as asked:
+                    with servers.started(servers.SERVERS[name], service, sent, pins) as asked:
                         runs = [
                             {"load": load, **_figures(asked.closed(*sizes, duration_s))}
                             for load, sizes in LOADS.items()
                         ]
                     rows.append({"kind": "visit", "system": str(name), **place, "runs": runs})
-    about = {
-        "task": model.card.task.name,
-        "model": model.name,
-        "precision": model.card.precision,
-        "workloads": lengths,
-        "pins": {"server": pins.server, "generator": pins.generator},
-    }
-    save_runs([recorded("serving", rows, meter.load, **about)], out)
+    about = {**servers.facts_of(model), "workloads": lengths, "pins": asdict(pins)}
+    harness.record("serving", rows, out, meter.load, **about)
 
 
-def _figures(run: Any) -> Row:
+def _figures(run: Any) -> harness.Row:
     latency = run.latency.p50_ms if run.latency else None
     return {"texts_per_second": run.texts_per_second, "p50_ms": latency, "outcomes": run.outcomes}
 
@@ -129,7 +99,6 @@ def _lengths(texts: Sequence[str], count: Callable[[str], int]) -> dict[str, Any
     return {
         "texts": len(texts),
         "median": float(np.median(lengths)),
-        "p95": float(np.percentile(lengths, 95)),
         "longest": longest,
         "rounded": -(-longest // 8) * 8,
     }
@@ -138,7 +107,7 @@ def _lengths(texts: Sequence[str], count: Callable[[str], int]) -> dict[str, Any
 def long_tailed(texts: Sequence[str], count: Callable[[str], int], longest: int) -> list[str]:
     """Return texts that are joined until each has a length that is drawn."""
     draw = np.random.default_rng(0)
-    most = min(longest, LONGEST_TOKENS)
+    most = min(longest, servers.LONGEST_TOKENS)
     lengths = np.exp(draw.normal(np.log(MEDIAN_TOKENS), SPREAD, LONG_TAILED_TEXTS))
 
     def words() -> Iterator[str]:
@@ -158,21 +127,12 @@ def long_tailed(texts: Sequence[str], count: Callable[[str], int], longest: int)
     return made
 
 
-def _in_own_process(
-    model: Artifact, texts: Sequence[str], seconds: float, core: int | None
-) -> list[Row]:
-    """Time the model in a new process on a core."""
-    context = multiprocessing.get_context("spawn")
-    with pinned(core), ProcessPoolExecutor(1, context) as pool:
-        return pool.submit(in_process, model, texts, seconds).result()
-
-
-def in_process(model: Artifact, texts: Sequence[str], seconds: float) -> list[Row]:
+def in_process(model: Artifact, texts: Sequence[str], seconds: float) -> list[harness.Row]:
     """Return throughput and median latency of calls without pauses, each of some texts."""
     threads = usable_cores()
     settings = {"tokens_per_bucket": ServeConfig().tokens_per_bucket, "threads": threads}
     classifier = open_artifact(model, BackendParameters.parse(settings), threads)
-    rows: list[Row] = []
+    rows: list[harness.Row] = []
     for size in CALLS:
         draw, latencies = np.random.default_rng(0), list[float]()
         for call in range(-WARM_UP_CALLS, 10**9):
@@ -191,14 +151,14 @@ def in_process(model: Artifact, texts: Sequence[str], seconds: float) -> list[Ro
     return rows
 
 
-def table(runs: Sequence[Run], workload: str = "natural") -> Table:
+def table(runs: Sequence[harness.Run], workload: str = "natural") -> Table:
     """Throughput and latency of each server, and the share of the model in process."""
     (result,) = runs
     ceilings = _ceilings(result, workload)
     most = mean_over([_most(cells) for cells in ceilings]).value
     alone = mean_over([cells[0]["p50_ms"] for cells in ceilings]).value
     rows = [["the model in process", two(most), two(most), two(alone)]]
-    for name, server in SERVERS.items():
+    for name, server in servers.SERVERS.items():
         if rates := rates_of(result, workload, name):
             shares = [ratio_over([*map(_most, ceilings)], rates[load]).value for load in SHOWN]
             cells = [
@@ -213,7 +173,7 @@ def table(runs: Sequence[Run], workload: str = "natural") -> Table:
 HEADINGS = ["Server", *(f"{load}, texts/s" for load in SHOWN[1:]), "One caller, ms"]
 
 
-def _note(result: Run, workload: str, more: str = "") -> str:
+def _note(result: harness.Run, workload: str, more: str = "") -> str:
     lengths = result.about["workloads"][workload]
     return (
         f"{lengths['texts']:,} texts of {task_title(result.about['task'])}, "
@@ -222,44 +182,45 @@ def _note(result: Run, workload: str, more: str = "") -> str:
     )
 
 
-def _ceilings(result: Run, workload: str) -> list[list[Row]]:
+def _ceilings(result: harness.Run, workload: str) -> list[list[harness.Row]]:
     """Return the results of the model in process, in the order of rounds."""
-    own = [row for row in result.rows if row["kind"] == "ceiling"]
-    rows = [row for row in own if row["workload"] == workload]
-    return [row["cells"] for row in sorted(rows, key=lambda row: int(row["round"]))]
+    return [row["cells"] for row in _rounds(result, kind="ceiling", workload=workload)]
 
 
-def _most(cells: Sequence[Row]) -> float:
+def _most(cells: Sequence[harness.Row]) -> float:
     """Return the texts a second of the best number of texts a call."""
     return max(float(cell["texts_per_second"]) for cell in cells)
 
 
-def _visits(result: Run, workload: str, name: str) -> list[list[Row]]:
+def _visits(result: harness.Run, workload: str, name: str) -> list[list[harness.Row]]:
     """Return the results of a server's starts, in the order of rounds."""
-    own = [row for row in result.rows if row["kind"] == "visit" and row["system"] == name]
-    rows = [row for row in own if row["workload"] == workload]
-    return [row["runs"] for row in sorted(rows, key=lambda row: int(row["round"]))]
+    return [row["runs"] for row in _rounds(result, system=name, workload=workload)]
 
 
-def rates_of(result: Run, workload: str, name: str) -> dict[str, list[float]]:
+def _rounds(result: harness.Run, **wanted: str) -> list[harness.Row]:
+    rows = [row for row in result.rows if wanted.items() <= row.items()]
+    return sorted(rows, key=lambda row: int(row["round"]))
+
+
+def rates_of(result: harness.Run, workload: str, name: str) -> dict[str, list[float]]:
     """Return the texts a second of each load, a figure a start; none where it was not measured."""
     runs = [run for visit in _visits(result, workload, name) for run in visit]
     return {
         load: [float(run["texts_per_second"]) for run in own]
-        for load, own in grouped(runs, "load").items()
+        for load, own in harness.grouped(runs, "load").items()
     }
 
 
-def waits_of(result: Run, workload: str, name: str) -> float:
+def waits_of(result: harness.Run, workload: str, name: str) -> float:
     """Return the median latency of one caller, the mean over starts."""
     return mean_over([runs[0]["p50_ms"] for runs in _visits(result, workload, name)]).value
 
 
-def gpu_table(runs: Sequence[Run]) -> Table:
+def gpu_table(runs: Sequence[harness.Run]) -> Table:
     """The endpoint on a GPU next to the one on its CPU."""
     rows = []
     for result in runs:
-        for name, server in SERVERS.items():
+        for name, server in servers.SERVERS.items():
             if rates := rates_of(result, "natural", name):
                 cells = [two(mean_over(rates[load]).value) for load in SHOWN[1:]]
                 title = f"{server.title}, {result.about['precision']}"
@@ -267,6 +228,6 @@ def gpu_table(runs: Sequence[Run]) -> Table:
     return Table(HEADINGS, rows, _note(runs[0], "natural"))
 
 
-def long_table(runs: Sequence[Run]) -> Table:
+def long_table(runs: Sequence[harness.Run]) -> Table:
     """The same with a long tail of lengths."""
     return table(runs, "long-tailed")

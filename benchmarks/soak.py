@@ -17,68 +17,54 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
+from benchmarks import servers
 from benchmarks.cells import DASH, Table, machine, two
-from benchmarks.harness import Noisy, Out, Row, Run, ServedArtifact, recorded, save_runs, watched
-from benchmarks.servers import (
-    Asked,
-    Pin,
-    TaskName,
-    check_servable,
-    endpoint,
-    memory_of,
-    outcomes,
-    pins_of,
-    texts_of,
-)
-from bertender.core.artifact import Artifact
+from benchmarks.harness import Noisy, Out, Row, Run, ServedArtifact, record, watched
 
 SHARE, OVERLOAD = 0.8, 2.0
 """Rate as a share of the limit: for minutes, and afterwards."""
 TIMEOUT_SHARE = 0.4
 """Longest wait in the queue, as a share of the p99 that must hold."""
-MOST_GROWTH, MOST_REJECTION_MS, LEAST_GOODPUT = 0.05, 50.0, 0.9
+AIMS = {"growth": "under 5%", "rejection": "under 50 ms", "goodput": "at least 90%"}
 
 
 def run(
     artifact: ServedArtifact,
     limit: Annotated[float, typer.Option(help="requests/s that hold the p99")],
     out: Out = None,
-    task: TaskName = "sst2",
+    task: servers.TaskName = "sst2",
     minutes: Annotated[float, typer.Option(help="at 80 % of the limit")] = 10.0,
     segment_s: Annotated[float, typer.Option(help="between two readings of memory")] = 20.0,
     slo_p99_ms: Annotated[float, typer.Option(help="p99 that must hold")] = 50.0,
-    pin: Pin = True,
+    pin: servers.Pin = True,
     noisy: Noisy = False,
 ) -> None:
     """Serve a model near its limit for minutes, and then beyond it."""
-    model, pins, texts = Artifact.load(artifact), pins_of(pin), texts_of(task)
-    check_servable(model)
+    model, pins, texts = servers.servable(artifact), servers.pins_of(pin), servers.texts_of(task)
     timeout_ms = TIMEOUT_SHARE * slo_p99_ms
     rows = []
     with watched(noisy, out) as meter:
-        with endpoint(model, texts, pins, queue_timeout_ms=timeout_ms) as (server, asked):
+        with servers.endpoint(model, texts, pins, queue_timeout_ms=timeout_ms) as (server, asked):
             for _ in range(max(5, round(60 * minutes / segment_s))):
-                segment = outcomes(asked.at_rate(SHARE * limit, segment_s))
-                memory = {"bytes_of": memory_of(server)}
+                segment = servers.outcomes(asked.at_rate(SHARE * limit, segment_s))
+                memory = {"bytes_of": servers.memory_of(server)}
                 rows.append({"kind": "segment", **segment, "memory": memory})
             overload = _overload(asked, OVERLOAD * limit, segment_s, slo_p99_ms)
-            memory = {"bytes_of": memory_of(server)}
+            memory = {"bytes_of": servers.memory_of(server)}
             rows.append({"kind": "overload", **overload, "memory": memory})
-        with endpoint(model, texts, pins) as (_, asked):
+        with servers.endpoint(model, texts, pins) as (_, asked):
             by_default = _overload(asked, OVERLOAD * limit, segment_s, slo_p99_ms)
             rows.append({"kind": "overload by default", **by_default})
     about = {
-        "task": model.card.task.name,
-        "model": model.name,
-        "precision": model.card.precision,
+        **servers.facts_of(model),
         "config": {"minutes": minutes, "segment_s": segment_s, "queue_timeout_ms": timeout_ms},
         "limit": {"slo_p99_ms": slo_p99_ms, "rate": limit},
         "rate": SHARE * limit,
     }
-    save_runs([recorded("soak", rows, meter.load, **about)], out)
+    record("soak", rows, out, meter.load, **about)
 
 
-def _overload(asked: Asked, rate: float, seconds: float, slo_p99_ms: float) -> Row:
+def _overload(asked: servers.Asked, rate: float, seconds: float, slo_p99_ms: float) -> Row:
     found = asked.at_rate(rate, seconds)
     outcome, latency_ms = np.array(found.outcome), np.array(found.latency_ms)
     ok, rejected = (latency_ms[outcome == each] for each in ("ok", "rejected"))
@@ -103,35 +89,26 @@ def table(runs: Sequence[Run]) -> Table:
     segments = [row for row in result.rows if row["kind"] == "segment"]
     overload, by_default = result.rows[-2:]
     limit, slo = result.about["limit"]["rate"], result.about["limit"]["slo_p99_ms"]
-    totals = [_total(row) for row in segments]
+    totals = [sum(row["memory"]["bytes_of"].values()) for row in segments]
     part = max(1, len(totals) // 5)
     # runtimes reserve memory at sizes that they see first in the first fifth
-    growth = _middle(totals[-part:]) / _middle(totals[part : 2 * part]) - 1
+    early, late = totals[part : 2 * part], totals[-part:]
+    growth = statistics.median_high(late) / statistics.median_high(early) - 1
     sums = sum((Counter(row["outcomes"]) for row in segments), Counter[str]())
     answered = sums["ok"] / sums.total()
     minutes = f"{result.about['config']['minutes']:.0f} minutes"
-    good = overload["within_slo"] / overload["duration_s"]
-    default_good = by_default["within_slo"] / by_default["duration_s"]
-    rejection = two(overload["rejected_p99_ms"])
+    good, default_good = (
+        f"{row['within_slo'] / row['duration_s'] / limit:.0%}" for row in (overload, by_default)
+    )
+    within = f"Responses within {slo:g} ms at twice the limit, of the limit"
+    rejection = f"{two(overload['rejected_p99_ms'])} ms"
     rows = [
         [f"Memory, after {minutes}", f"{totals[-1] / 1e6:.0f} MB", DASH],
-        [
-            "Its growth, from the second fifth to the last",
-            f"{growth:+.1%}",
-            f"under {MOST_GROWTH:.0%}",
-        ],
+        ["Its growth, from the second fifth to the last", f"{growth:+.1%}", AIMS["growth"]],
         [f"Requests with a response in {minutes}", f"{answered:.1%}", DASH],
-        [
-            f"Responses within {slo:g} ms at twice the limit, of the limit",
-            f"{good / limit:.0%}",
-            f"at least {LEAST_GOODPUT:.0%}",
-        ],
-        ["A rejection then, p99", f"{rejection} ms", f"under {MOST_REJECTION_MS:g} ms"],
-        [
-            "Responses within it with the default queue, of the limit",
-            f"{default_good / limit:.0%}",
-            DASH,
-        ],
+        [within, good, AIMS["goodput"]],
+        ["A rejection then, p99", rejection, AIMS["rejection"]],
+        ["Responses within it with the default queue, of the limit", default_good, DASH],
     ]
     note = (
         f"{result.about['precision']}, single texts over gRPC, {result.about['rate']:.0f} requests "
@@ -139,11 +116,3 @@ def table(runs: Sequence[Run]) -> Table:
         f"{machine(result)}, one core."
     )
     return Table(["What", "Value", "Aim"], rows, note)
-
-
-def _total(row: Row) -> int:
-    return sum(row["memory"]["bytes_of"].values())
-
-
-def _middle(values: Sequence[int]) -> float:
-    return statistics.median_high(values)

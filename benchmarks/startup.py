@@ -13,7 +13,6 @@ import json
 import statistics
 import subprocess
 import sys
-import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -24,8 +23,8 @@ import psutil
 import typer
 
 from benchmarks.cells import Table, machine, two
-from benchmarks.harness import Noisy, Out, Row, Run, ServedArtifact, recorded, save_runs, watched
-from benchmarks.servers import READY_TIMEOUT_S, TaskName, check_servable, pinned, role_of
+from benchmarks.harness import Noisy, Out, Row, Run, ServedArtifact, record, watched
+from benchmarks.servers import TaskName, facts_of, pinned, role_of, servable
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ServingError
 from bertender.tasks.loading import load_task
@@ -46,8 +45,7 @@ def run(
     noisy: Noisy = False,
 ) -> None:
     """Start the server several times, and record time and memory."""
-    model = Artifact.load(artifact)
-    check_servable(model)
+    model = servable(artifact)
     texts = load_task(TaskConfig(task=task)).dev.examples
     rows = []
     with watched(noisy, out) as meter:
@@ -61,8 +59,8 @@ def run(
                     endpoint.classify(texts[place : place + MOST_TEXTS])
                 seconds = {"ready_s": ready_s, "first_response_s": first_response_s}
                 rows.append({**seconds, **_memory(process)})
-    about = {"task": task, "model": model.name, "precision": model.card.precision}
-    save_runs([recorded("startup", rows, meter.load, **about)], out)
+    about = {**facts_of(model), "task": task}
+    record("startup", rows, out, meter.load, **about)
 
 
 @contextmanager
@@ -75,23 +73,14 @@ def _command(artifact: Artifact, core: int | None) -> Iterator[tuple[subprocess.
             [*words, "--json", *ports], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
         )
     try:
-        yield process, json.loads(_first_line(process))["http"]
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        if not line:
+            raise ServingError("`bertender serve` ended: run it by hand to see why.")
+        yield process, json.loads(line)["http"]
     finally:
         process.terminate()
         process.wait(STOP_TIMEOUT_S)
-
-
-def _first_line(process: subprocess.Popen[bytes]) -> bytes:
-    assert process.stdout is not None
-    timer = threading.Timer(READY_TIMEOUT_S, process.terminate)  # it then ends its server
-    timer.start()
-    try:
-        line = process.stdout.readline()
-    finally:
-        timer.cancel()
-    if not line:
-        raise ServingError("`bertender serve` ended: run it by hand to see why.")
-    return line
 
 
 def _memory(process: subprocess.Popen[bytes]) -> Row:

@@ -11,15 +11,14 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from benchmarks.cells import Table, gain, machine, points, task_title, times, two
-from benchmarks.harness import Noisy, Out, Row, Run, Work, grouped, recorded, save_runs, watched
-from benchmarks.making import check_choices, made_once, task_facts, timed
+from benchmarks.harness import Noisy, Out, Row, Run, Work, grouped, record, watched
+from benchmarks.making import check_choices, made_of, task_facts
 from bertender.comparison.accuracy import evaluate
 from bertender.comparison.records import speedup
 from bertender.core.artifact import Artifact, read_timing
@@ -29,21 +28,23 @@ from distill.distillation.config import DistillConfig
 from distill.distillation.distiller import distill
 
 IN_EACH_STEP = {"teacher_cache_mb": 0, "precision": "fp32"}
-WAYS: Mapping[str, dict[str, Any]] = {
-    "usual": {**IN_EACH_STEP, "batches": "random"},
-    "random": {"batches": "random"},
-    "buckets": {**IN_EACH_STEP, "batches": "sorted"},
-    "cached": {"batches": "sorted"},
-    **{f"pooled-{size}": {"batches": "pooled", "pool_batches": size} for size in (4, 8, 16, 50)},
+WAYS: Mapping[str, tuple[str, dict[str, Any]]] = {
+    "usual": ("teacher in each step, random batches, fp32", {**IN_EACH_STEP, "batches": "random"}),
+    "random": ("cached outputs, random batches", {"batches": "random"}),
+    "buckets": (
+        "teacher in each step, batches of like length, fp32",
+        {**IN_EACH_STEP, "batches": "sorted"},
+    ),
+    "cached": ("cached outputs, batches of like length", {"batches": "sorted"}),
+    **{
+        f"pooled-{size}": (
+            f"cached outputs, pools of {size} batches",
+            {"batches": "pooled", "pool_batches": size},
+        )
+        for size in (4, 8, 16, 50)
+    },
 }
-"""Way -> its settings; the first is the reference."""
-TITLES = {
-    "usual": "teacher in each step, random batches, fp32",
-    "random": "cached outputs, random batches",
-    "buckets": "teacher in each step, batches of like length, fp32",
-    "cached": "cached outputs, batches of like length",
-    **{f"pooled-{size}": f"cached outputs, pools of {size} batches" for size in (4, 8, 16, 50)},
-}
+"""Way -> its title and settings; the first is the reference."""
 WARM_UP_TEXTS = 64
 
 
@@ -64,19 +65,17 @@ def run(
     shared = {"method": "distilbert", "weights": {"cosine": 0}, "learning_rate": 1e-4}
     shared |= {"epochs": epochs, "layers": layers, "vocab_size": "all", "allow_constant": True}
     few = replace(task, train=task.train.first(WARM_UP_TEXTS))
-    for name, settings in WAYS.items():
+    for name, (_, settings) in WAYS.items():
         config = DistillConfig.parse({**shared, **settings, "epochs": 1})
-        warm = partial(distill, source, few)
-        made_once(work / f"{name}-warm", config, few.fingerprint(), source, warm)
+        made_of(source, few, distill, config, work / f"{name}-warm")
     rows = []
     with watched(noisy, out) as meter:
         for seed in range(seeds):
             # each seed begins with another way
             for name in (*[*WAYS][seed % len(WAYS) :], *[*WAYS][: seed % len(WAYS)]):
-                config = DistillConfig.parse({**shared, **WAYS[name], "seed": seed})
-                make = timed(partial(distill, source, task))
+                config = DistillConfig.parse({**shared, **WAYS[name][1], "seed": seed})
                 place = work / f"{name}-{seed}"
-                made = made_once(place, config, task.fingerprint(), source, make)
+                made = made_of(source, task, distill, config, place, is_timed=True)
                 rows.append({"way": name, "seed": seed, **_timed_and_scored(made, task)})
     about = {
         **task_facts(task),
@@ -84,7 +83,7 @@ def run(
         "texts": len(task.train),
         "config": shared,
     }
-    save_runs([recorded("training", rows, meter.load, **about)], out)
+    record("training", rows, out, meter.load, **about)
 
 
 def _timed_and_scored(made: Artifact, task: Any) -> Row:
@@ -112,7 +111,7 @@ def table(runs: Sequence[Run]) -> Table:
     about = {**result.about, "labels": result.about["further_labels"]}
     further = result.model_copy(update={"about": about})
     rows = []
-    for name, title in TITLES.items():
+    for name, (title, _) in WAYS.items():
         if own := ways.get(name):
             ratio = speedup(_milliseconds(first), _milliseconds(own))
             change = gain(further, _further(first), _further(own))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from benchmarks.changes import mean_change, resampled_change
+from benchmarks.cells import mean_change, resampled_change
 from bertender.metrics import paired_change
 from bertender.problems.single_label_classification import SINGLE_LABEL
 from tests.metrics.test_scores import random_rows

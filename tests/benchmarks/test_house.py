@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import footprint
+from benchmarks import house
 from benchmarks.house import Source
 
 SOURCE = '''"""A module."""
@@ -45,7 +45,7 @@ def test_docstrings_are_not_code(tmp_path: Path) -> None:
     assert sorted(Source(file).code_lines) == [*CODE]
 
 
-def score_one_text(folder: Path, profile: footprint.Profile) -> None:
+def score_one_text(folder: Path, profile: house.Profile) -> None:
     from bertender.metrics import score
 
     score("accuracy", [0, 1], [0, 1])
@@ -53,13 +53,13 @@ def score_one_text(folder: Path, profile: footprint.Profile) -> None:
 
 @pytest.mark.slow
 def test_files_are_executed_by_functions_and_not_by_imports(tmp_path: Path) -> None:
-    files = footprint.executed(score_one_text, tmp_path)
+    files = house.executed(score_one_text, tmp_path)
     assert "bertender/metrics/labels.py" in files
     assert not {"bertender/__init__.py", "bertender/core/errors.py"} & files
 
 
 def test_a_command_has_a_cost() -> None:
-    cost = footprint.cost_of("schemes")
+    cost = house.cost_of("schemes")
     assert cost.processor_s > 0 and cost.memory_mb > 10
-    with pytest.raises(footprint.FootprintError, match="none-such: exit code 2"):
-        footprint.cost_of("none-such")
+    with pytest.raises(house.FootprintError, match="none-such: exit code 2"):
+        house.cost_of("none-such")

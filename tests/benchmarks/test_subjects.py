@@ -288,12 +288,12 @@ def test_rivals_predict_and_take_turns(
 
 
 def test_a_rival_that_cannot_open_the_model_is_absent_with_the_reason(
-    exported: Artifact, chosen_by: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    exported: Artifact, chosen_by: Task, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broken = replace(rivals.RIVALS["onnxruntime"], opens="none-such")
     monkeypatch.setattr(rivals, "RIVALS", {"broken": broken})
-    contest = rivals.Contest(chosen_by, tmp_path, 1, 32)
-    rows, absent = contest.predicted({"broken": ("broken", exported)})
+    contest = rivals.Contest(chosen_by, {"broken": ("broken", exported)}, 1, 32)
+    rows, absent = contest.predicted()
     assert rows == [] and "ended" in absent["broken"]
 
 

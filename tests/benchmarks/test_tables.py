@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from benchmarks import attacks, figures, tables
+from benchmarks import figures, tables
 from benchmarks.harness import RESULTS, newest
 from bertender.core.errors import ConfigError, DataError
 
@@ -47,18 +47,18 @@ def test_a_table_is_made_of_the_product(name: str) -> None:
 
 
 def test_a_test_of_faults_has_a_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attacks, "TESTS", tmp_path)
-    file = tmp_path / attacks.OF_FAULTS[0]
+    monkeypatch.setattr(tables, "TESTS", tmp_path)
+    file = tmp_path / tables.OF_FAULTS[0]
     file.parent.mkdir()
     row = '@pytest.mark.fault("it breaks", "it is mended")\n'
     file.write_text(f"{row}def test_a(): ...\n{row}def test_b(): ...\n")
-    assert attacks.faults_table().rows == [("it breaks", "it is mended")]
+    assert tables.faults_table().rows == [("it breaks", "it is mended")]
     file.write_text(f"{row}def test_a(): ...\ndef test_b(): ...\n")
     with pytest.raises(DataError, match="test_b has no row"):
-        attacks.faults_table()
+        tables.faults_table()
     file.write_text(f"{row}def test_a(): ...\n{row.replace('mended', 'not')}def test_b(): ...\n")
     with pytest.raises(DataError, match="test_b says another outcome of 'it breaks'"):
-        attacks.faults_table()
+        tables.faults_table()
 
 
 def test_an_unknown_table_is_an_error() -> None:
