@@ -27,7 +27,7 @@ from bertender.models.onnx_session import MOST_MB
 from bertender.models.runtimes import Predictor
 from bertender.problems.problem import Problem
 from bertender.text.batch import Batch, Example, Tokenize
-from bertender.text.context_windows import NO_ANSWER
+from bertender.text.windows import NO_ANSWER
 from quantize.graph import Product, in_float64, nodes_between, run_subgraph
 
 Constants = Mapping[str, onnx.TensorProto]

@@ -33,9 +33,8 @@ from bertender.models.runtimes import saturates
 from bertender.text.tokenizer import load_tokenizer
 from bertender.training.examples import TensorBatch, TokenDataset, token_dataset
 from bertender.training.heads import PREDICTING, head_of
-from bertender.training.loop import train
-from bertender.training.objective import LossParts
-from bertender.training.report import TrainingReport, training_findings
+from bertender.training.loop import TrainingReport, train, training_findings
+from bertender.training.steps import LossParts
 from quantize.context import QuantizationContext, Writer, Written
 from quantize.integers import INTEGERS, Integers, Range
 from quantize.post_training import write_with_ranges

@@ -32,14 +32,14 @@ from bertender.problems.problem import Problem
 from bertender.problems.ranking import RANKING, ROW_OF_PASSAGE
 from bertender.problems.single_label_classification import SINGLE_LABEL
 from bertender.problems.token_classification import TOKEN_CLASSIFICATION
-from bertender.tasks.row_writers import ROW_WRITERS
+from bertender.tasks.rows import ROW_WRITERS
 from bertender.text.batch import Example
 from serve.client.endpoint import DEFAULT_CONCURRENCY, AsyncEndpoint, Classification
 from serve.client.protocols import DEFAULT_TIMEOUT_S, OPENING_RETRIES
 from serve.wire import MODEL_NAME, row_in
 
 if TYPE_CHECKING:
-    from bertender.tasks.conll import ConllFile
+    from bertender.tasks.word_rows import ConllFile
 
 logger = logging.getLogger(__name__)
 
@@ -247,8 +247,8 @@ def read_sentences(path: Path, column: str, skip_bad_rows: bool = False) -> Text
     Raises:
         DataError: the file is wrong.
     """
-    from bertender.tasks.conll import WORDS, ConllFile
     from bertender.tasks.rows import SkippedRows, Table, stop
+    from bertender.tasks.word_rows import WORDS, ConllFile
 
     skipped = SkippedRows()
     bad = skipped if skip_bad_rows else stop

@@ -86,7 +86,7 @@ class Death:
     calls: int = 0
 
 
-A_TRAINING_STEP = "bertender.training.parts:attention_of"
+A_TRAINING_STEP = "bertender.training.steps:attention_of"
 A_FILE_OF_A_CHECKPOINT = "bertender.training.checkpoint:save_file"
 """Of optimizer, scheduler and random state: three a checkpoint."""
 MODEL_WRITTEN = "bertender.gate.judge:check_parity"

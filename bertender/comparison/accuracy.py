@@ -16,9 +16,7 @@ from bertender.core.errors import ConfigError, ConstantError, DataError, ModelEr
 from bertender.core.findings import ConstantFindings, ScoreFindings
 from bertender.core.progress import progress_bar
 from bertender.metrics import METRICS, score
-from bertender.metrics.by_label import AllScores, label_scores
-from bertender.metrics.heads import OF_HEAD
-from bertender.metrics.metric import Score
+from bertender.metrics.metric import OF_HEAD, AllScores, Score, label_scores
 from bertender.models.classifier import Classifier
 from bertender.problems.problem import Outputs, Problem
 from bertender.problems.regression import REGRESSION

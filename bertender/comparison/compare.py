@@ -63,8 +63,7 @@ from bertender.core.machine import (
     processor_name,
 )
 from bertender.metrics import paired_change
-from bertender.metrics.by_label import AllScores
-from bertender.metrics.metric import Change, LabelSet, Score
+from bertender.metrics.metric import AllScores, Change, LabelSet, Score
 from bertender.models.runtimes import (
     DEFAULT_RUNTIME,
     RUNTIMES,

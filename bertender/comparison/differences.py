@@ -27,7 +27,7 @@ from bertender.core.config import Config, Record
 from bertender.core.errors import ConfigError, ModelError
 from bertender.core.files import replacing
 from bertender.core.progress import visible
-from bertender.metrics.targets import is_labelled
+from bertender.metrics.metric import is_labelled
 from bertender.models.classifier import Classifier, open_classifier, problem_of
 from bertender.problems.multi_label_classification import MULTI_LABEL
 from bertender.problems.problem import Outputs, Problem
@@ -37,8 +37,7 @@ from bertender.problems.single_label_classification import SINGLE_LABEL
 from bertender.problems.token_classification import TOKEN_CLASSIFICATION
 from bertender.tasks.labelled import LINES, read_unlabelled
 from bertender.tasks.loading import load_files
-from bertender.tasks.row_writers import write_jsonl
-from bertender.tasks.rows import SkippedRows, open_table, stop
+from bertender.tasks.rows import SkippedRows, open_table, stop, write_jsonl
 from bertender.tasks.task import Split, Task, TaskConfig, default_of, listed, with_model_labels
 from bertender.tasks.word_rows import WORD_SUFFIXES, open_words
 from bertender.text.batch import Example

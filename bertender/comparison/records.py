@@ -25,8 +25,7 @@ from bertender.core.findings import (
     TextLengths,
 )
 from bertender.core.machine import Environment, MachineLoad, Speedup
-from bertender.metrics.by_label import AllScores
-from bertender.metrics.metric import Change, Score
+from bertender.metrics.metric import AllScores, Change, Score
 from bertender.models.runtimes import DEFAULT_RUNTIME, RUNTIMES, RuntimeName
 
 MODEL_SUFFIXES = (".safetensors", ".onnx", ".onnx_data", ".onnx.data")

@@ -21,8 +21,7 @@ from bertender.core.errors import ModelError
 from bertender.core.progress import Bar, progress_bar
 from bertender.gate.cases import BATCH_SIZES, Case, Question, arrange, ask, questions_of
 from bertender.metrics import paired_change
-from bertender.metrics.heads import OF_HEAD, labels_of_head, of_one_head
-from bertender.metrics.metric import Change, LabelSet
+from bertender.metrics.metric import OF_HEAD, Change, LabelSet, labels_of_head, of_one_head
 from bertender.models.classifier import Classifier
 from bertender.problems.problem import Outputs, Problem
 from bertender.problems.several_heads import SeveralHeads

@@ -16,34 +16,47 @@ from bertender.metrics.answers import (
     AnswerMatch,
     UnansweredAccuracy,
 )
-from bertender.metrics.heads import AND, OF_HEAD, MeanOfHeads, OfHead
-from bertender.metrics.labels import F1, Accuracy, MacroF1, Matthews
+from bertender.metrics.labels import (
+    F1,
+    Accuracy,
+    ExactMatch,
+    Jaccard,
+    MacroF1,
+    MacroF1Sets,
+    Matthews,
+    MeanAveragePrecision,
+    MicroF1,
+)
 from bertender.metrics.metric import (
+    AND,
+    OF_HEAD,
     POINTS,
     UNKNOWN,
     Change,
     LabelSet,
+    MeanOfHeads,
     Metric,
+    OfHead,
     OneOrSeveral,
     Rows,
     Score,
     percentiles,
 )
-from bertender.metrics.numbers import MeanAbsoluteError, Pearson, Spearman
-from bertender.metrics.ranking import Ndcg, PassageRecall, ReciprocalRank
-from bertender.metrics.sets import (
-    ExactMatch,
-    Jaccard,
-    MacroF1Sets,
-    MeanAveragePrecision,
-    MicroF1,
+from bertender.metrics.numbers import (
+    CosineSpearman,
+    MeanAbsoluteError,
+    Ndcg,
+    PassageRecall,
+    Pearson,
+    Recall,
+    ReciprocalRank,
+    Spearman,
 )
 from bertender.metrics.tags import EntityF1, TagAccuracy
-from bertender.metrics.vectors import CosineSpearman, Recall
 
 
 class Metrics(Table[Metric]):
-    """Scores by name; those of models with several heads are named as `metrics.heads` says."""
+    """Scores by name; those of models with several heads are named as `metrics.metric` says."""
 
     def __missing__(self, name: str) -> Metric:
         if AND in name:

@@ -1,13 +1,17 @@
-"""Metric: a score of predictions, with a 95 % interval, and its paired change.
+"""Metric: a score of predictions, with a 95 % interval, and its paired change; also of each label.
 
 Resampling rows with replacement and counting how often each was drawn is the same as drawing these
 counts from a multinomial, so a bootstrap here draws counts and never touches the rows again.
+
+Models with several heads have scores of one head, called HEAD:METRIC, and the mean over heads,
+called HEAD:METRIC+HEAD:METRIC.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -185,3 +189,179 @@ def check_aligned(label_ids: Rows, predictions: Sequence[Rows]) -> None:
                 f"{len(label_ids)} labels and {len(each)} predictions cannot be compared: there "
                 "must be one prediction a row, in the order of the labels."
             )
+
+
+NO_LABEL = -100
+"""Instead of a label: the example, or the token, has none."""
+
+
+class HeadTargets(tuple[Any, ...]):
+    """A target for each head of a model of several; or their labels, as a file has them."""
+
+
+def is_labelled(labels: Any) -> bool:
+    """Return whether an example has labels, given its target or its value of their column.
+
+    A set of none is one, and so is what one of several heads has a label of.
+    """
+    if isinstance(labels, HeadTargets):
+        return any(map(is_labelled, labels))
+    values = np.asarray(labels)
+    if values.dtype.kind == "U":
+        return True
+    if values.dtype.kind == "f":
+        return not np.isnan(values).any()
+    return not values.size or bool((values != NO_LABEL).any())
+
+
+Parts = Set[tuple[str, Any]]
+"""What an answer consists of: each a label, and a place where an answer has several."""
+
+
+class LabelScore(Record):
+    """How well one label is found. What cannot be computed is None."""
+
+    precision: float | None = Field(description="None where it is never predicted")
+    recall: float | None = Field(description="None where no row has it")
+    f1: float | None = Field(description="None where it is neither predicted nor there")
+    actual: int = Field(description="how often it is there")
+    predicted: int = Field(description="how often it is predicted")
+
+
+class AllScores(Record):
+    """Every score of a model that its kind of problem has, and those of each label."""
+
+    scores: tuple[Score, ...] = Field(description="the metrics of the problem type, in its order")
+    by_label: dict[str, LabelScore] = Field(
+        {},
+        description="of each label, or type of entity, in the order of the labels; none of numbers",
+    )
+
+    def of(self, metric: str) -> Score:
+        """Return the score by one of the metrics."""
+        return next(each for each in self.scores if each.metric == metric)
+
+
+def label_scores(
+    truth: Iterable[Parts], predicted: Iterable[Parts], order: Sequence[str]
+) -> dict[str, LabelScore]:
+    """Return the scores of each label.
+
+    Args:
+        truth: the parts of each row's true answer.
+        predicted: those of a model's.
+        order: labels that are there in any case, first; others follow by alphabet.
+    """
+    actual, found, hits = Counter[str](), Counter[str](), Counter[str]()
+    for true, own in zip(truth, predicted, strict=True):
+        actual.update(label for label, _ in true)
+        found.update(label for label, _ in own)
+        hits.update(label for label, _ in true & own)
+    names = dict.fromkeys([*order, *sorted({*actual, *found})])
+    return {
+        name: LabelScore(
+            precision=_share(hits[name], found[name]),
+            recall=_share(hits[name], actual[name]),
+            f1=_share(2 * hits[name], found[name] + actual[name]),
+            actual=actual[name],
+            predicted=found[name],
+        )
+        for name in names
+    }
+
+
+def _share(part: int, whole: int) -> float | None:
+    return part / whole if whole else None
+
+
+OF_HEAD = ":"
+"""Between the name of a head and its kind, its labels or its metrics."""
+AND = "+"
+
+
+def of_one_head(metric: str, head: str) -> str | None:
+    """Return the metric of one head in the name of a mean; None where the mean has none of it."""
+    start = f"{head}{OF_HEAD}"
+    own = (part.removeprefix(start) for part in metric.split(AND) if part.startswith(start))
+    return next(own, None)
+
+
+def labels_of_head(labels: Sequence[str], head: str) -> tuple[str, ...]:
+    """Return the labels of one head without its name, given those of all."""
+    start = f"{head}{OF_HEAD}"
+    return tuple(label.removeprefix(start) for label in labels if label.startswith(start))
+
+
+class OfHead(Metric):
+    """A score of one head, on the rows that have a label of it.
+
+    Args:
+        head: its name, with which the names of its labels begin.
+        metric: the score.
+    """
+
+    def __init__(self, head: str, metric: Metric) -> None:
+        self.head = head
+        self.metric = metric
+        self.only_shown = metric.only_shown
+
+    def undefined(self, label_ids: Rows, predictions: Rows, known: LabelSet) -> str | None:
+        truth, (own,), labels = self._of_head(label_ids, [predictions], known)
+        if not truth:
+            return f"no row has a label of {self.head}"
+        return self.metric.undefined(truth, own, labels)
+
+    def count(self, label_ids: Rows, known: LabelSet) -> int:
+        return len(self._of_head(label_ids, [], known)[0])
+
+    def score(
+        self, label_ids: Rows, predictions: Rows, known: LabelSet, seed: int
+    ) -> tuple[float, float, float]:
+        truth, (own,), labels = self._of_head(label_ids, [predictions], known)
+        return self.metric.score(truth, own, labels, seed) if truth else (0.0, 0.0, 0.0)
+
+    def resampled(
+        self, label_ids: Rows, predictions: Sequence[Rows], known: LabelSet, seed: int
+    ) -> tuple[list[float], list[FloatArray]]:
+        truth, own, labels = self._of_head(label_ids, predictions, known)
+        if not truth:
+            return [0.0] * len(own), [np.zeros(1)] * len(own)
+        return self.metric.resampled(truth, own, labels, seed)
+
+    def _of_head(
+        self, label_ids: Rows, predictions: Sequence[Rows], known: LabelSet
+    ) -> tuple[list[Any], list[list[Any]], LabelSet]:
+        """Return truth and predictions of the rows that have a label of the head."""
+        heads = [*dict.fromkeys(name.partition(OF_HEAD)[0] for name in known.names)]
+        place, names = heads.index(self.head), labels_of_head(known.names, self.head)
+        rows = [row for row, true in enumerate(label_ids) if is_labelled(true[place])]
+        truth, *own = ([values[row][place] for row in rows] for values in (label_ids, *predictions))
+        return truth, own, LabelSet(len(names), names)
+
+
+class MeanOfHeads(Metric):
+    """The mean of scores of several heads. For its interval, errors of heads are independent.
+
+    Args:
+        metrics: of the heads.
+    """
+
+    def __init__(self, metrics: Sequence[Metric]) -> None:
+        self.metrics = tuple(metrics)
+        self.only_shown = next((each.only_shown for each in metrics if each.only_shown), "")
+
+    def undefined(self, label_ids: Rows, predictions: Rows, known: LabelSet) -> str | None:
+        found = (each.undefined(label_ids, predictions, known) for each in self.metrics)
+        return next(filter(None, found), None)
+
+    def resampled(
+        self, label_ids: Rows, predictions: Sequence[Rows], known: LabelSet, seed: int
+    ) -> tuple[list[float], list[FloatArray]]:
+        values, draws = zip(
+            *(each.resampled(label_ids, predictions, known, seed) for each in self.metrics),
+            strict=True,
+        )
+        return (
+            [float(np.mean(own)) for own in zip(*values, strict=True)],
+            [np.mean(np.broadcast_arrays(*own), axis=0) for own in zip(*draws, strict=True)],
+        )

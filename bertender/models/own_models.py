@@ -7,10 +7,20 @@ Two are classifiers over a table of word vectors (`table_models`). The others ar
 layers may differ in their heads and neurons. transformers builds all layers of a model alike, each
 head as wide as the model over its number of heads, so a pruned model has a type of its own, whose
 config lists what each layer has.
+
+Models of transformers that answer questions return the logits of starts and of ends apart. Here
+they are there as `logits` (batch, seq, 2) too, so that whatever reads the logits of tokens reads
+these: their head is one linear layer with two outputs a token, as that of a model that tags words.
+
+STEPS says which steps an architecture goes through, of transformers or of these, and the reason
+where it does not. A refusal of a step holds this reason, so that the errors, the page and the test
+agree.
 """
 
 from __future__ import annotations
 
+import functools
+import inspect
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -35,7 +45,6 @@ from transformers import (
 
 from bertender.core.errors import ModelError
 from bertender.core.hub import open_pretrained
-from bertender.models.answering import answering, answering_class
 from bertender.models.embedders import EMBEDDERS, AutoModelForSentenceEmbedding, embedder_of
 from bertender.models.families import (
     FAMILIES,
@@ -44,13 +53,68 @@ from bertender.models.families import (
     family_of,
     has_distances_alone,
 )
-from bertender.models.family import BEFORE_5, Family, Fusion, Pruning
+from bertender.models.family import BEFORE_5, SHARED_LAYERS, UNKNOWN_LAYERS, Family, Fusion, Pruning
 from bertender.models.table_models import (
     BiLstmConfig,
     BiLstmForSequenceClassification,
     StaticConfig,
     StaticForSequenceClassification,
 )
+
+ANSWERING_HEADS = ("qa_outputs", "classifier")
+"""Names of the head's layer, in ModernBERT the second."""
+
+
+class AnsweringModel(PreTrainedModel):
+    """A model that answers questions, and returns `logits` besides."""
+
+
+@functools.cache
+def answering_class(origin: type[PreTrainedModel]) -> type[PreTrainedModel]:
+    """Return a class of transformers with logits of both columns; it is saved by the same name."""
+    if issubclass(origin, AnsweringModel):
+        return origin
+    whole: Any = origin.forward
+
+    def forward(self: Any, *arguments: Any, **named: Any) -> Any:
+        heard = []
+        hook = answering_head(self).register_forward_hook(lambda *call: heard.append(call[2]))
+        try:
+            outputs = whole(self, *arguments, **named)
+        finally:
+            hook.remove()
+        outputs["logits"] = heard[0]
+        return outputs
+
+    forward.__signature__ = inspect.signature(whole)  # type: ignore[attr-defined]
+    own = {"forward": forward, "__module__": origin.__module__}
+    made: type[PreTrainedModel] = type(origin.__name__, (AnsweringModel, origin), own)
+    return made
+
+
+def answering(model: PreTrainedModel) -> PreTrainedModel:
+    """Let a model of transformers that answers questions return `logits` besides, in place.
+
+    Raises:
+        ModelError: its head has another form.
+    """
+    answering_head(model)
+    origin: Any = type(model)
+    model.__class__ = answering_class(origin)
+    return model
+
+
+def answering_head(model: PreTrainedModel) -> nn.Linear:
+    """Return the layer with the two logits of a token, or raise ModelError."""
+    for name in ANSWERING_HEADS:
+        layer = getattr(model, name, None)
+        if isinstance(layer, nn.Linear) and layer.out_features == 2:
+            return layer
+    raise ModelError(
+        f"the head of a {type(model).__name__} is not one layer with two outputs a token "
+        f"({' or '.join(ANSWERING_HEADS)}), and no other form is known. Give a model of another "
+        "architecture, such as bert, roberta or electra."
+    )
 
 
 class _PrunedConfig(PretrainedConfig):
@@ -416,3 +480,57 @@ def without_weights(build: Callable[[], PreTrainedModel]) -> PreTrainedModel | N
             return build()
     except RuntimeError:
         return None
+
+
+def _never(name: str) -> str:
+    return ""
+
+
+def _by_row(of: Callable[[Family], str]) -> Callable[[str], str]:
+    """Return the reasons of the rows of FAMILIES; an architecture without one has none."""
+    return lambda name: of(FAMILIES[name]) if name in FAMILIES else UNKNOWN_LAYERS
+
+
+def _not_fused(name: str) -> str:
+    return FUSIONS.get(name, NEVER_SEEN).obstacle
+
+
+def _not_fused_in_8_bits(name: str) -> str:
+    return FUSIONS.get(name, NEVER_SEEN).obstacle_in_8_bits
+
+
+WITHOUT_EXPORT: Mapping[str, str] = {
+    "longformer": "it pads texts to whole windows, and a graph has those of the traced text alone",
+}
+"""Architectures whose graphs compute something else than they do."""
+
+
+def _not_exported(name: str) -> str:
+    return WITHOUT_EXPORT.get(name, "")
+
+
+Obstacle = Callable[[str], str]
+"""model_type -> why an architecture does not go through a step; empty where it does."""
+
+STEPS: Mapping[str, Obstacle] = {
+    "import": _never,
+    "finetune": _never,
+    "logits": _never,
+    "hidden states": _by_row(lambda family: ""),
+    "sentence states": _by_row(lambda family: ""),
+    "queries": _by_row(lambda family: ""),
+    "keys": _by_row(lambda family: ""),
+    "values": _by_row(lambda family: ""),
+    "attention scores": _by_row(lambda family: ""),
+    "student": _by_row(lambda family: ""),
+    "prune heads": _by_row(lambda family: family.pruning.obstacle),
+    "prune neurons": _by_row(lambda family: family.pruning.obstacle),
+    "prune layers": _by_row(lambda family: SHARED_LAYERS if family.shared_layers else ""),
+    "export": _not_exported,
+    "fuse": _not_fused,
+    "quantize": _never,
+    "quantize fused": _not_fused_in_8_bits,
+    "serve": _never,
+}
+"""A step, or a signal that a student learns from -> its obstacles. An architecture with a decoder
+beside its encoder is not exported, whatever its row says."""

@@ -6,7 +6,7 @@ from typing import Any
 
 from bertender.core.card import TaskRecord
 from bertender.core.config import Table
-from bertender.metrics.heads import OF_HEAD
+from bertender.metrics.metric import OF_HEAD
 from bertender.problems.multi_label_classification import MULTI_LABEL
 from bertender.problems.multiple_choice import MULTIPLE_CHOICE
 from bertender.problems.problem import Problem

@@ -16,10 +16,9 @@ import numpy as np
 import numpy.typing as npt
 
 from bertender.metrics.calibration import log_sigmoid, on_curve
-from bertender.metrics.targets import NO_LABEL
-from bertender.problems.problem import Constant, IntArray, Outputs, Tensor, Tensors
+from bertender.metrics.metric import NO_LABEL
+from bertender.problems.problem import Constant, IntArray, Outputs, Tensor, Tensors, TextProblem
 from bertender.problems.reading import CellError, Columns, checked_text, shown, usable_cell
-from bertender.problems.text_problem import TextProblem
 from bertender.text.batch import Example
 
 SEPARATOR = re.compile(r"[,;|]")

@@ -1,4 +1,7 @@
-"""Problem: all of one kind of problem that does not need PyTorch.
+"""Problem: all of one kind of problem that does not need PyTorch, and what several kinds share.
+
+`TextProblem` answers for a text or a pair, `Softmax` decides for one label by each row of logits,
+and a `Span` is characters of a text that belong together.
 
 An endpoint and its clients read problems as well, so neither PyTorch nor transformers is imported
 here; `bertender.training.heads` has the PyTorch side of each.
@@ -7,6 +10,7 @@ here; `bertender.training.heads` has the PyTorch side of each.
 from __future__ import annotations
 
 import copy
+import itertools
 import re
 from abc import abstractmethod
 from collections import Counter
@@ -18,15 +22,17 @@ import numpy.typing as npt
 
 from bertender.core.card import Calibration
 from bertender.core.errors import ConfigError
-from bertender.metrics.by_label import Parts
-from bertender.metrics.targets import NO_LABEL, is_labelled
-from bertender.problems.reading import Reading, Target
+from bertender.metrics.calibration import log_softmax
+from bertender.metrics.metric import NO_LABEL, Parts, is_labelled
+from bertender.problems.reading import Columns, Reading, Target
 from bertender.text.batch import Batch, Example, Tokenize, keep_text
+from bertender.text.windows import TokenizeLong, pooled, windows_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
     from bertender.text.tokenizer import FileTokenizer
+
 
 UNNAMED = re.compile(r"LABEL_\d+")
 LEAST_SPREAD = 0.05
@@ -42,7 +48,7 @@ Tensors = Mapping[str, npt.NDArray[Any]]
 
 
 class WordParts(NamedTuple):
-    """What a model outputs for later parts of words, a row for each; see `word_parts`."""
+    """What a model outputs for later parts of words, a row for each; see `tokenizer`."""
 
     logits: FloatArray
     """(rows, labels)"""
@@ -460,3 +466,169 @@ def one_label(
 def are_unnamed(labels: Sequence[str]) -> bool:
     """Return whether nobody has named some labels: they are those that transformers makes."""
     return all(UNNAMED.fullmatch(label) for label in labels)
+
+
+class TextProblem(Problem[Target]):
+    """A text, or a pair of texts, has one row of logits."""
+
+    columns = Columns(("text",), "label")
+    model_class = "AutoModelForSequenceClassification"
+    takes_pairs = True
+    takes_windows = True
+    windows: str | None = None
+    """How the logits of a text's windows are joined; None where longer texts are cut."""
+
+    def read(self, values: Mapping[str, object], columns: Columns) -> tuple[Example, Any]:
+        return self.read_texts(values, columns.texts), self.read_label(values, columns.label)
+
+    @abstractmethod
+    def read_label(self, values: Mapping[str, object], column: str) -> Any:
+        """Return what a row of a file is labelled with.
+
+        Raises:
+            CellError: the cell cannot be used.
+        """
+
+    def edge_examples(self, examples: Sequence[Example], tokens: int) -> tuple[Example, Example]:
+        longest = []
+        for texts in zip(*examples, strict=True):
+            words = [word for text in texts for word in text.split()] or ["a"]
+            longest.append(" ".join(itertools.islice(itertools.cycle(words), tokens)))
+        return tuple((text.split() or ["a"])[0] for text in examples[0]), tuple(longest)
+
+    def encoder(
+        self, tokenizer: PreTrainedTokenizerBase | FileTokenizer, max_length: int | None = None
+    ) -> Tokenize:
+        reads = Tokenize if windows_of(tokenizer) is None else TokenizeLong
+        return reads(tokenizer, max_length)
+
+    def reading(self, tokenizer: PreTrainedTokenizerBase | FileTokenizer) -> Self:
+        if windows_of(tokenizer) == self.windows:
+            return self
+        problem = copy.copy(self)
+        problem.windows = windows_of(tokenizer)
+        return problem
+
+    def logits_shape(self, batch: Batch, labels: int) -> tuple[int | None, ...]:
+        return sum(batch.counts), labels
+
+    def joined(self, rows: Sequence[Outputs]) -> Outputs:
+        if self.windows is None:
+            return super().joined(rows)
+        logits = np.concatenate([each.logits for each in rows])
+        return Outputs(pooled(logits, self.windows)[None], rows[0].places)
+
+    def row_outputs(self, logits: FloatArray, batch: Batch) -> list[Outputs]:
+        place = np.zeros(1, dtype=np.int64)
+        return [Outputs(row[None], place) for row in logits]
+
+    def lines(self, labels: Sequence[str], scores: Sequence[str], example: Example) -> list[str]:
+        """Return one line for a text, with all its labels."""
+        return [f"{','.join(labels) or '-'}\t{','.join(scores) or '-'}\t{' | '.join(example)}"]
+
+
+class Softmax:
+    """A row of logits is a softmax over labels; see `Problem`."""
+
+    calibrated_by: tuple[str, ...] = ("temperature",)
+    one_of_labels = True
+    calibration: Calibration | None
+
+    @property
+    def temperature(self) -> float:
+        """What logits are divided by before the softmax; no prediction depends on it."""
+        return self.calibration.temperature if self.calibration else 1.0
+
+    def probabilities(
+        self, logits: npt.NDArray[Any], labels: Sequence[str]
+    ) -> npt.NDArray[np.float64]:
+        scaled = np.asarray(logits, dtype=np.float64) / self.temperature
+        return np.asarray(np.exp(log_softmax(scaled)))
+
+    def decisions(self, outputs: Outputs) -> IntArray:
+        """Return the label of each row, (rows, 1)."""
+        return np.asarray(outputs.logits.argmax(axis=1), dtype=np.int64)[:, None]
+
+    def margins(self, outputs: Outputs) -> npt.NDArray[np.float64]:
+        """Return half the distance of the two largest: they swap where both move so far."""
+        ordered = np.sort(outputs.logits, axis=1)
+        return np.asarray(ordered[:, -1:] - ordered[:, -2:-1]) / 2
+
+    def probable(self, logits: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        """Return logits less the mean of each row."""
+        return np.asarray(logits - logits.mean(axis=1, keepdims=True))
+
+    def divergence(self, reference: npt.NDArray[Any], candidate: npt.NDArray[Any]) -> float:
+        """Return the mean KL divergence."""
+        first, second = (log_softmax(each.astype(np.float64)) for each in (reference, candidate))
+        return float((np.exp(first) * (first - second)).sum(axis=1).mean())
+
+
+def softmax_of_largest(logits: FloatArray, temperature: float = 1.0) -> FloatArray:
+    """Return the probability of each row's prediction, (rows, labels) -> (rows,)."""
+    exponents = np.exp((logits - logits.max(axis=1, keepdims=True)) / temperature)
+    return np.asarray(1.0 / exponents.sum(axis=1), dtype=np.float32)  # the largest is exp(0)
+
+
+class Span(NamedTuple):
+    """Characters of a text that belong together, and what they are."""
+
+    label: str
+    score: float
+    start: int
+    end: int
+    """The character after the last."""
+    text: str
+
+
+SPAN_OUTPUTS = (
+    Tensor("SPAN_LABEL", "TYPE_STRING", (-1,)),
+    Tensor("SPAN_SCORE", "TYPE_FP32", (-1,)),
+    Tensor("SPAN_START", "TYPE_INT32", (-1,)),
+    Tensor("SPAN_END", "TYPE_INT32", (-1,)),
+    Tensor("SPAN_TEXT", "TYPE_STRING", (-1,)),
+)
+"""The fields of a span."""
+SPAN_TENSORS = tuple(each.name for each in SPAN_OUTPUTS)
+
+
+def span_tensors(spans: Sequence[Sequence[Span]]) -> dict[str, npt.NDArray[Any]]:
+    """Return tensors (batch, spans), as long as the most spans of a text, padded with
+    empty values."""
+    shape = len(spans), max(1, *map(len, spans))
+    tensors: dict[str, npt.NDArray[Any]] = {
+        "SPAN_LABEL": np.full(shape, b"", dtype=np.object_),
+        "SPAN_SCORE": np.zeros(shape, dtype=np.float32),
+        "SPAN_START": np.zeros(shape, dtype=np.int32),
+        "SPAN_END": np.zeros(shape, dtype=np.int32),
+        "SPAN_TEXT": np.full(shape, b"", dtype=np.object_),
+    }
+    for row, own in enumerate(spans):
+        for place, span in enumerate(own):
+            for name, value in zip(SPAN_TENSORS, span, strict=True):
+                tensors[name][row, place] = value.encode() if isinstance(value, str) else value
+    return tensors
+
+
+def most_spans(tensors: Tensors, rows: slice) -> int:
+    """Return the most spans that a text of some rows has, 1 at least."""
+    return max(1, int((tensors["SPAN_END"][rows] > 0).sum(axis=1).max()))
+
+
+def read_spans(tensors: Tensors, row: int) -> tuple[dict[str, Any], ...] | None:
+    """Return the spans in a row of a response; None where it has no tensors of spans, as those of
+    servers of earlier versions."""
+    if "SPAN_END" not in tensors:
+        return None
+    found = zip(*(tensors[name][row].tolist() for name in SPAN_TENSORS), strict=True)
+    return tuple(
+        {
+            "label": label.decode(),
+            "score": score,
+            "start": start,
+            "end": end,
+            "text": text.decode(),
+        }
+        for label, score, start, end, text in found
+        if end
+    )

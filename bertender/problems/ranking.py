@@ -18,8 +18,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from bertender.metrics.ranking import ranked
-from bertender.problems.problem import Constant, FloatArray, IntArray, Outputs, Tensor, Tensors
+from bertender.metrics.numbers import ranked
+from bertender.problems.problem import (
+    Constant,
+    FloatArray,
+    IntArray,
+    Outputs,
+    Tensor,
+    Tensors,
+    TextProblem,
+)
 from bertender.problems.reading import (
     CellError,
     Columns,
@@ -29,7 +37,6 @@ from bertender.problems.reading import (
     usable_cell,
 )
 from bertender.problems.regression import REGRESSION
-from bertender.problems.text_problem import TextProblem
 from bertender.text.batch import Batch, Example, Tokenize, TokenizePassages
 
 if TYPE_CHECKING:

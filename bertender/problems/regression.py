@@ -14,9 +14,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from bertender.problems.problem import Constant, Outputs, Tensor, Tensors
+from bertender.problems.problem import Constant, Outputs, Tensor, Tensors, TextProblem
 from bertender.problems.reading import FILL_IN, CellError, shown, usable_cell
-from bertender.problems.text_problem import TextProblem
 from bertender.text.batch import Example
 
 SAME = 1e-3

@@ -18,10 +18,17 @@ import numpy as np
 import numpy.typing as npt
 
 from bertender.core.errors import DataError
-from bertender.problems.problem import Constant, FloatArray, IntArray, Outputs, Tensor, Tensors
+from bertender.problems.problem import (
+    Constant,
+    FloatArray,
+    IntArray,
+    Outputs,
+    Tensor,
+    Tensors,
+    TextProblem,
+)
 from bertender.problems.reading import Columns
 from bertender.problems.regression import REGRESSION
-from bertender.problems.text_problem import TextProblem
 from bertender.text.batch import Batch, Example, TokenizeEach, owners_of, to_examples
 
 if TYPE_CHECKING:

@@ -21,9 +21,7 @@ import numpy.typing as npt
 
 from bertender.core.errors import ConfigError
 from bertender.metrics import METRICS
-from bertender.metrics.by_label import Parts
-from bertender.metrics.heads import AND, OF_HEAD, labels_of_head
-from bertender.metrics.targets import HeadTargets, is_labelled
+from bertender.metrics.metric import AND, OF_HEAD, HeadTargets, Parts, is_labelled, labels_of_head
 from bertender.problems.problem import (
     Constant,
     FloatArray,
@@ -32,9 +30,9 @@ from bertender.problems.problem import (
     Problem,
     Tensor,
     Tensors,
+    TextProblem,
 )
 from bertender.problems.reading import CellError, Columns
-from bertender.problems.text_problem import TextProblem
 from bertender.text.batch import NO_WORD, Batch, Example, Tokenize
 
 if TYPE_CHECKING:

@@ -14,14 +14,15 @@ from bertender.problems.problem import (
     Constant,
     IntArray,
     Outputs,
+    Softmax,
     Tensor,
     Tensors,
+    TextProblem,
     most_frequent,
     one_label,
+    softmax_of_largest,
 )
 from bertender.problems.reading import FILL_IN, CellError, shown, text_of_cell, usable_cell
-from bertender.problems.softmax import Softmax, softmax_of_largest
-from bertender.problems.text_problem import TextProblem
 from bertender.text.batch import Example
 
 

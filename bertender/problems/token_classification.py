@@ -15,31 +15,29 @@ import numpy as np
 import numpy.typing as npt
 
 from bertender.core.errors import DataError
-from bertender.metrics.by_label import Parts
+from bertender.metrics.metric import NO_LABEL, Parts
 from bertender.metrics.tags import entities
-from bertender.metrics.targets import NO_LABEL
 from bertender.problems.problem import (
+    SPAN_OUTPUTS,
+    SPAN_TENSORS,
     Constant,
     FloatArray,
     IntArray,
     Outputs,
     Problem,
+    Softmax,
+    Span,
     Tensor,
     Tensors,
     WordParts,
     most_frequent,
-    one_label,
-)
-from bertender.problems.reading import CellError, Columns, checked_text, shown, usable_cell
-from bertender.problems.softmax import Softmax, softmax_of_largest
-from bertender.problems.spans import (
-    SPAN_OUTPUTS,
-    SPAN_TENSORS,
-    Span,
     most_spans,
+    one_label,
     read_spans,
+    softmax_of_largest,
     span_tensors,
 )
+from bertender.problems.reading import CellError, Columns, checked_text, shown, usable_cell
 from bertender.problems.tag_schemes import (
     BEGIN,
     INSIDE,
@@ -51,7 +49,7 @@ from bertender.problems.tag_schemes import (
     entities_of,
 )
 from bertender.text.batch import Batch, Example, Tokenize, TokenizeWords, keep_words
-from bertender.text.word_parts import CONTINUED_LABELS
+from bertender.text.tokenizer import CONTINUED_LABELS
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -91,7 +89,7 @@ class TokenClassification(Softmax, Problem[Tags]):
     model_settings: Mapping[str, Any] = {"problem_type": None}
 
     def settings_to_learn(self, labels: Sequence[str]) -> Mapping[str, Any]:
-        """Return settings that let words be read in parts; see `word_parts`."""
+        """Return settings that let words be read in parts; see `tokenizer`."""
         numbers = {label: number for number, label in enumerate(labels)}
         later = [numbers.get(continued(label), number) for label, number in numbers.items()]
         return {**self.tokenizer_settings, CONTINUED_LABELS: later}

@@ -39,8 +39,7 @@ from bertender.scoring.texts import (
     files_of,
     state_of,
 )
-from bertender.tasks.row_writers import write_jsonl, write_parquet
-from bertender.tasks.rows import SkippedRows, stop
+from bertender.tasks.rows import SkippedRows, stop, write_jsonl, write_parquet
 from bertender.tasks.teacher_files import COMPLETE, MANIFEST, PREDICTED
 
 logger = logging.getLogger(__name__)

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from bertender.core.artifact import Artifact
 from bertender.core.errors import DataError, ModelError
-from bertender.metrics.heads import labels_of_head
+from bertender.metrics.metric import labels_of_head
 from bertender.models.classifier import Classifier, open_classifier
 from bertender.models.importing import open_artifact
 from bertender.models.runtimes import DEFAULT_RUNTIME

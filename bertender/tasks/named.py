@@ -30,13 +30,12 @@ from bertender.tasks.choice_files import (
     race,
     squad_passages,
 )
-from bertender.tasks.conll import TAGS
 from bertender.tasks.docs import draw, load_docs, load_further
 from bertender.tasks.docstrings import SECTIONS
 from bertender.tasks.labelled import read_labelled, read_texts
 from bertender.tasks.rows import Row, Table, open_table, read_delimited
 from bertender.tasks.task import Split
-from bertender.tasks.word_rows import LABEL, open_words
+from bertender.tasks.word_rows import LABEL, TAGS, open_words
 from bertender.text.batch import Example
 
 logger = logging.getLogger(__name__)

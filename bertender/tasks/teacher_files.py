@@ -26,13 +26,12 @@ import numpy.typing as npt
 from bertender.core.artifact import sha256_of
 from bertender.core.card import CARD_NAME, LeftOutRows
 from bertender.core.errors import ConfigError, DataError
-from bertender.metrics.targets import is_labelled
+from bertender.metrics.metric import is_labelled
 from bertender.problems.multi_label_classification import MULTI_LABEL, SEPARATOR
-from bertender.problems.problem import Problem
+from bertender.problems.problem import Problem, TextProblem
 from bertender.problems.reading import CellError, shown, usable_cell
 from bertender.problems.regression import REGRESSION
 from bertender.problems.single_label_classification import SINGLE_LABEL
-from bertender.problems.text_problem import TextProblem
 from bertender.tasks.labelled import cell_error
 from bertender.tasks.rows import READERS, OnBadRow, Row, SkippedRows, Table, open_table, stop
 from bertender.tasks.task import Task, listed

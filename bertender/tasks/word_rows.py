@@ -1,6 +1,8 @@
 """Rows of sentences that are split into words, with tags of any scheme read as BIO.
 
-CoNLL          a word and its tag a line, in columns; an empty line ends a sentence
+CoNLL          a word and its tag a line, in columns; an empty line ends a sentence, and comments
+               stand between. A file with predicted tags is the same file with a column more, in
+               the scheme of its own tags
 NAME.seq.in    a sentence a line, and in NAME.seq.out next to it the tags of each; NAME.label, where
                it is there, has one label of each sentence
 JSONL, Parquet a list of words and a list of tags a row
@@ -11,14 +13,26 @@ space, is a character of a word. A file has one scheme of tags, a row of `tag_sc
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import dropwhile, groupby
 from pathlib import Path
+from typing import NamedTuple
 
-from bertender.core.errors import DataError
+from bertender.core.errors import DataError, RowError
 from bertender.problems.reading import CellError
-from bertender.problems.tag_schemes import UnusableTagError, scheme_of
-from bertender.tasks.conll import TAGS, WORDS, read_conll, split_at_blanks
+from bertender.problems.tag_schemes import (
+    BIO,
+    OUTSIDE,
+    PLAIN,
+    UnusableTagError,
+    is_entity_tag,
+    scheme_of,
+)
+from bertender.problems.token_classification import TOKEN_CLASSIFICATION
 from bertender.tasks.labelled import cell_error
 from bertender.tasks.rows import (
     NOT_UTF8,
@@ -32,6 +46,221 @@ from bertender.tasks.rows import (
     split_lines,
     stop,
 )
+
+DOCUMENT = "-DOCSTART-"
+"""The word of a line that CoNLL's files have before each document."""
+COMMENT = re.compile("#[ \t]|#(begin|end) document|###MEDLINE:")
+"""How comments begin, in CoNLL-U and its kin, CoNLL-2012, and GENIA: "#nlp" and "#" are words."""
+NO_WORD = re.compile(r"\d+[-.]\d+")
+"""Number of a line of CoNLL-U that is no word: of a contraction and its parts, or left out."""
+NAMED = re.compile(r"#\s*global\.columns\s*=(.*)")
+"""A comment of CoNLL-U Plus that names the columns."""
+LAYOUTS = {
+    3: ("word", "pos", "chunk"),
+    4: ("word", "pos", "chunk", "ner"),
+    10: ("id", "form", "lemma", "upos", "xpos", "feats", "head", "deprel", "deps", "misc"),
+}
+"""Columns -> their names in CoNLL-2000, CoNLL-2003 and CoNLL-U."""
+MISSING = "_"
+"""Instead of a tag, of a line that has none."""
+TAB, BLANKS = "\t", " \t"
+(WORDS,), TAGS = TOKEN_CLASSIFICATION.columns
+
+
+def read_conll(path: Path, bad: OnBadRow = stop) -> Table:
+    """Open a file with a word a line, empty lines between sentences, and comments before them.
+
+    Its columns have numbers from 1, and names where the file says them or has as many as a layout
+    of LAYOUTS. The first has the words and the last the tags, unless others are asked for.
+    """
+    conll = ConllFile.read(path)
+    return Table(path, tuple(conll.places), partial(conll.rows, bad), bad)
+
+
+class _Line(NamedTuple):
+    """A line of a file."""
+
+    number: int
+    text: str
+    cells: list[str]
+
+    @property
+    def is_document(self) -> bool:
+        return self.text.split()[0] == DOCUMENT
+
+    @property
+    def is_marked(self) -> bool:
+        """Whether it begins a document, or looks like a comment."""
+        return self.is_document or COMMENT.match(self.text) is not None
+
+
+@dataclass(frozen=True)
+class ConllFile:
+    """A file with a word a line."""
+
+    path: Path
+    sentences: list[list[_Line]]
+    """Without comments and marks of documents."""
+    width: int
+    """Columns of most lines."""
+    widths: frozenset[int]
+    """Of whole sentences too: a file may come from several sources."""
+    texts: list[str]
+    """All lines as they stand there."""
+    separator: str
+    """Between columns."""
+    end: str
+    """Of lines."""
+
+    @classmethod
+    def read(cls, path: Path) -> ConllFile:
+        """Read a file; what is wrong with a line is left for its sentence."""
+        text = decoded_bytes(path)
+        texts = split_lines(text)
+        filled_texts = [text for text in texts if text.strip() and not COMMENT.match(text)]
+        has_tabs = 2 * sum(TAB in text for text in filled_texts) > len(filled_texts)
+        split = _split_at_tabs if has_tabs else split_at_blanks
+        lines = (_Line(number, text, split(text)) for number, text in enumerate(texts, start=1))
+        filled = groupby(lines, lambda line: bool(line.text.strip()))
+        groups = [[*group] for is_filled, group in filled if is_filled]
+        words = [line for group in groups for line in group if not line.is_marked]
+        width = Counter(len(line.cells) for line in words).most_common(1)[0][0] if words else 0
+        has_entities = 2 * sum(is_entity_tag(line.cells[-1]) for line in words) > len(words)
+
+        def is_word(line: _Line) -> bool:
+            """Comments have other columns, or what is no tag where all tags are of entities."""
+            tagged = not has_entities or is_entity_tag(line.cells[-1])
+            return not line.is_marked or (len(line.cells) == width and tagged)
+
+        uncommented = ([*dropwhile(lambda line: not is_word(line), group)] for group in groups)
+        sentences = [
+            [line for line in group if not line.is_document] for group in uncommented if group
+        ]
+        even = [sentence for sentence in sentences if len(sentence) > 1 and _is_even(sentence)]
+        widths = frozenset((width, *(len(sentence[0].cells) for sentence in even)))
+        sentences = [sentence for sentence in sentences if sentence]
+        return cls(
+            path,
+            sentences,
+            width,
+            widths,
+            texts,
+            TAB if has_tabs else " ",
+            "\r\n" if "\r\n" in text else "\n",
+        )
+
+    @property
+    def places(self) -> Mapping[str, int]:
+        """The place of each column, by number and by name, in small letters."""
+        found = (NAMED.match(text) for text in self.texts)
+        named = next((match[1].lower().split() for match in found if match), None)
+        names = named or LAYOUTS.get(self.width, ())
+        numbers = {str(place + 1): place for place in range(self.width)}
+        return {**dict(zip(names, range(self.width), strict=False)), WORDS: 0, TAGS: -1, **numbers}
+
+    def rows(self, bad: OnBadRow, columns: Sequence[str]) -> Iterator[Row]:
+        """Yield a row for each sentence, with lists of strings in `columns`."""
+        places = {name: self.places[name] for name in columns}
+        if self.sentences:
+            self._check_columns([*places.values()])
+        for sentence in self.sentences:
+            if 0 not in places.values():
+                sentence = [line for line in sentence if not NO_WORD.fullmatch(line.cells[0])]
+            try:
+                self._check(sentence, [*places.values()])
+            except RowError as error:
+                bad(error)
+                continue
+            if sentence:
+                values = {
+                    name: [line.cells[place] for line in sentence] for name, place in places.items()
+                }
+                lines = [line.number for line in sentence]
+                yield Row(f"line {lines[0]}", values, lines)
+
+    def with_tags(self, sentences: Iterable[tuple[Sequence[int], Sequence[str]]]) -> str:
+        """Return the file with a column more: predicted tags, in the scheme of its own.
+
+        Args:
+            sentences: the lines of the words of each, and their tags.
+        """
+        scheme = BIO
+        if self.width > 1:
+            own = scheme_of([line.cells[-1] for line in sentence] for sentence in self.sentences)
+            scheme = BIO if own == PLAIN else own
+        by_line: dict[int, str] = {}
+        for lines_of_words, tags in sentences:
+            by_line |= zip(lines_of_words, scheme.of_entities(tags), strict=True)
+        numbers = {line.number for sentence in self.sentences for line in sentence}
+        lines = []
+        for number, text in enumerate(self.texts, start=1):
+            if number in numbers:
+                text = f"{text.rstrip(BLANKS)}{self.separator}{by_line.get(number, MISSING)}"
+            elif text.split()[:1] == [DOCUMENT]:  # as many columns as words have
+                text = f"{text.rstrip(BLANKS)}{self.separator}{OUTSIDE}"
+            lines.append(text)
+        return self.end.join(lines) + self.end
+
+    def _check_columns(self, places: Sequence[int]) -> None:
+        """Raise DataError where words and tags are one column, or the first one has no words."""
+        if len({place % self.width for place in places}) < len(places):
+            raise DataError(
+                f"{self.path}: words and tags are both column {places[0] % self.width + 1}. Name "
+                f"two columns from 1 to {self.width} with --text-column and --label-column."
+            )
+        if 0 in places and self._counts_words():
+            raise DataError(
+                f"{self.path}: column 1 numbers the words. Name the columns of words and tags, "
+                "such as --text-column 2 --label-column 4 for the parts of speech of CoNLL-U."
+            )
+
+    def _check(self, sentence: Sequence[_Line], places: Sequence[int]) -> None:
+        """Raise RowError for the first line of a sentence whose columns are wrong."""
+        is_even = _is_even(sentence)
+        for line in sentence:
+            if match := NOT_UTF8.search(line.text):
+                raise not_utf8(self.path, f"line {line.number}", match)
+            width = len(line.cells)
+            if width < min(2, 1 + max(map(abs, places))):
+                reason = (
+                    f"{line.cells[0]!r} has no tag. A line holds a word and its tag, with tabs, or "
+                    "spaces in a file without tabs, between columns; an empty line ends a sentence."
+                )
+            elif width not in self.widths or (width != self.width and not is_even):
+                reason = (
+                    f"{width} columns, and {self.width} in most lines. Where tabs separate the "
+                    "columns of a file, words may hold spaces."
+                )
+            elif max(places) >= width:
+                reason = f"{width} columns, and column {max(places) + 1} is to be read."
+            elif not all(line.cells[place] for place in places):
+                reason = "a word or its tag is empty. Fill it in, or leave the line out."
+            else:
+                continue
+            raise RowError(self.path, f"line {line.number}", reason)
+
+    def _counts_words(self) -> bool:
+        """Return whether the first column is 1, 2, 3 in each sentence."""
+        counted = [
+            [line.cells[0] for line in sentence if not NO_WORD.fullmatch(line.cells[0])]
+            for sentence in self.sentences
+        ]
+        return any(len(words) > 1 for words in counted) and all(
+            words == [str(number) for number in range(1, len(words) + 1)] for words in counted
+        )
+
+
+def _is_even(sentence: Sequence[_Line]) -> bool:
+    return len({len(line.cells) for line in sentence}) == 1
+
+
+def _split_at_tabs(line: str) -> list[str]:
+    return [cell.strip(BLANKS) for cell in line.rstrip(BLANKS).split(TAB)]
+
+
+def split_at_blanks(line: str) -> list[str]:
+    return re.split(f"[{BLANKS}]+", line.strip(BLANKS)) if line.strip(BLANKS) else []
+
 
 LABEL = "label"
 """The column of one label a sentence, next to WORDS and TAGS."""

@@ -21,12 +21,13 @@ from bertender.text.tokenizer import (
     FileTokenizer,
     Padding,
     TokenArrays,
+    continued_labels,
     longest_first,
     longest_input,
     only_first,
     pair_arrays,
+    part_starts,
 )
-from bertender.text.word_parts import continued_labels, part_starts
 
 if TYPE_CHECKING:
     from tokenizers import Encoding
@@ -114,7 +115,7 @@ class Batch:
     arrays: Mapping[str, IntArray]
     words: IntArray | None = None
     """(rows, seq), where tokens have logits of their own: the number of the word that a token
-    begins, or the characters that it stands for (`bertender.text.context_windows`); or NO_WORD."""
+    begins, or the characters that it stands for (`bertender.text.windows`); or NO_WORD."""
     truncated: npt.NDArray[np.bool_] | None = None
     """(examples,): the example was longer than the model's input; None where nothing is cut."""
     owners: IntArray | None = None
@@ -403,7 +404,7 @@ def encode_words(
 ) -> tuple[BatchEncoding, list[list[Begun | None]]]:
     """Tokenise sentences that are split into words; return also what each token begins.
 
-    Words are given to the tokenizer in parts where its settings say so; see `word_parts`.
+    Words are given to the tokenizer in parts where its settings say so; see `tokenizer`.
 
     Args:
         tokenizer: a fast one, which has the word of each token (`word_ids`).

@@ -25,8 +25,8 @@ from bertender.core.findings import LengthFindings, TextLengths
 from bertender.models.families import check_positions
 from bertender.problems import PROBLEMS
 from bertender.tasks.task import Split, Task
-from bertender.text.text_windows import WINDOW_TOKENS, WINDOWS, windows_of
 from bertender.text.tokenizer import longest_input
+from bertender.text.windows import WINDOW_TOKENS, WINDOWS, windows_of
 from bertender.training.heads import ROWS, head_of
 
 logger = logging.getLogger(__name__)

@@ -12,9 +12,9 @@ from __future__ import annotations
 import logging
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -26,9 +26,10 @@ from transformers import PrinterCallback, TrainerCallback, TrainingArguments
 from bertender.core.artifact import Stopwatch
 from bertender.core.errors import TrainingError
 from bertender.core.files import replacing
+from bertender.core.findings import EarlierPhase, TrainingFindings
 from bertender.core.machine import is_main_process
 from bertender.core.progress import Bar, progress_bar
-from bertender.metrics.targets import is_labelled
+from bertender.metrics.metric import is_labelled
 from bertender.models.own_models import not_finite
 from bertender.text.batch import POOLINGS, BatchPlan, plan_batches
 from bertender.training.checkpoint import (
@@ -40,17 +41,16 @@ from bertender.training.checkpoint import (
 from bertender.training.config import LAST_EPOCH, Keeping, TrainingConfig, computes_in_bf16
 from bertender.training.examples import TokenDataset
 from bertender.training.heads import SPREAD, exact_numbers
-from bertender.training.objective import LossParts, Objective
-from bertender.training.optimizers import OPTIMIZERS, say_default_rate
-from bertender.training.parts import AccumulatingTrainer, Steps, limits_of
-from bertender.training.rates import NO_RATES, Rates, learn_numbers, pace, split_by_rate
-from bertender.training.report import (
-    TrainingReport,
-    best_epoch,
-    has_ended,
-    scores_in,
-    warn_of_idle_losses,
+from bertender.training.optimizers import (
+    NO_RATES,
+    OPTIMIZERS,
+    Rates,
+    learn_numbers,
+    pace,
+    say_default_rate,
+    split_by_rate,
 )
+from bertender.training.steps import AccumulatingTrainer, LossParts, Objective, Steps, limits_of
 
 logger = logging.getLogger(__name__)
 
@@ -346,3 +346,89 @@ def _trainer_arguments(config: TrainingConfig, work: Path) -> TrainingArguments:
     # one process, one device, as the plan lays it out: more GPUs are for `accelerate launch`
     arguments._n_gpu = min(arguments.n_gpu, 1)
     return arguments
+
+
+@dataclass
+class TrainingReport:
+    """Record of a run: the loss as it fell, and the scores at the end of each epoch.
+
+    Samples and seconds are those since the run began or was resumed, scoring left out; two runs
+    that differ in them alone are equal.
+    """
+
+    steps: int
+    losses: list[dict[str, float]] = field(default_factory=list)
+    epochs: list[dict[str, float]] = field(default_factory=list)
+    samples: int = field(default=0, compare=False)
+    seconds: float = field(default=0.0, compare=False)
+    kept_epoch: int | None = None
+    """From 1, the epoch whose weights are kept; None where that is the last, however it scores."""
+
+    @property
+    def kept(self) -> dict[str, float]:
+        """The scores of the epoch that is kept."""
+        return self.epochs[(self.kept_epoch or len(self.epochs)) - 1]
+
+
+def training_findings(reports: Mapping[str, TrainingReport], **more: Any) -> TrainingFindings:
+    """Return the findings of a run for its artifact's card.
+
+    Args:
+        reports: of each phase by its name, in turn.
+        more: other fields of TrainingFindings.
+    """
+    *earlier, last = reports.values()
+    phases = [
+        EarlierPhase(name=name, steps=report.steps, losses=report.losses, epochs=report.epochs)
+        for name, report in zip(reports, earlier, strict=False)
+    ]
+    return TrainingFindings(
+        steps=last.steps,
+        losses=last.losses,
+        epochs=last.epochs,
+        kept_epoch=last.kept_epoch,
+        earlier_phases=phases,
+        **more,
+    )
+
+
+def warn_of_idle_losses(report: TrainingReport, description: str, unread: Sequence[str]) -> None:
+    """Log a warning of a loss that never moved, or a part that was 0 throughout.
+
+    A divergence from a teacher is 0 where there is nothing to learn from it.
+    """
+    first, *later = report.losses or [{}]
+    if later and all(losses == first for losses in later):
+        logger.warning(
+            "%s: the loss was %s from the first step to the last: nothing was learned. Try a "
+            "higher learning_rate",
+            description,
+            first,
+        )
+        return
+    for name in first:
+        if later and name not in unread and not any(each.get(name, 1.0) for each in report.losses):
+            logger.warning(
+                "%s: the loss %r was 0 from the first step to the last: nothing was learned from "
+                "it",
+                description,
+                name,
+            )
+
+
+def scores_in(history: Sequence[Mapping[str, Any]]) -> list[dict[str, float]]:
+    """Return the scores of each epoch in a log of the Trainer."""
+    return [entry["scores"] for entry in history if "scores" in entry]
+
+
+def best_epoch(epochs: Sequence[Mapping[str, float]]) -> int:
+    """Return the epoch, from 1, with the best mean of its scores; the first of equals."""
+    means = [math.fsum(scores.values()) / len(scores) for scores in epochs]
+    return 1 + means.index(max(means))
+
+
+def has_ended(epochs: Sequence[Mapping[str, float]], keeping: Keeping) -> bool:
+    """Return whether the last epochs were too many that scored no more than the one before."""
+    if keeping.patience is None or not epochs:
+        return False
+    return len(epochs) - best_epoch(epochs) >= keeping.patience

@@ -14,14 +14,13 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from bertender.core.artifact import Stopwatch, Timing
 from bertender.core.build_once import in_order
 from bertender.core.errors import ModelError
-from bertender.metrics.targets import is_labelled
+from bertender.metrics.metric import is_labelled
 from bertender.training.config import LAST_EPOCH, TrainingConfig, computes_in_bf16
 from bertender.training.examples import TensorBatch, TokenDataset
 from bertender.training.heads import Head
-from bertender.training.loop import planned, train
-from bertender.training.objective import LossParts, Objective
-from bertender.training.rates import NO_RATES
-from bertender.training.report import TrainingReport
+from bertender.training.loop import TrainingReport, planned, train
+from bertender.training.optimizers import NO_RATES
+from bertender.training.steps import LossParts, Objective
 from distill.distillation.config import PhasedConfig
 from distill.losses.signals import Signals, Wanted, read_signals
 from distill.losses.training_modules import TRAINING_MODULES, TrainingModule

@@ -33,8 +33,7 @@ from bertender.core.findings import (
 )
 from bertender.core.machine import on_main_process
 from bertender.metrics import paired_change
-from bertender.metrics.metric import LabelSet
-from bertender.metrics.targets import is_labelled
+from bertender.metrics.metric import LabelSet, is_labelled
 from bertender.models.families import FAMILIES, encoder_layers, family_name
 from bertender.tasks.task import Split, Task, with_model_labels
 from bertender.tasks.teacher_files import (
@@ -43,7 +42,7 @@ from bertender.tasks.teacher_files import (
     read_teacher_file,
 )
 from bertender.training.config import TrainingConfig
-from bertender.training.report import training_findings
+from bertender.training.loop import training_findings
 from distill.distillation.config import (
     FILE_SETTINGS,
     DistillConfig,

@@ -14,7 +14,7 @@ from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError
 from bertender.core.findings import TeacherFileFindings
 from bertender.metrics import METRICS, score
-from bertender.metrics.targets import is_labelled
+from bertender.metrics.metric import is_labelled
 from bertender.problems.problem import Outputs
 from bertender.tasks.task import Task
 from bertender.tasks.teacher_files import TeacherFile, held_out_outputs

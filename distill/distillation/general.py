@@ -30,8 +30,8 @@ from bertender.models.own_models import ExpectedModel, without_weights
 from bertender.text.tokenizer import longest_input
 from bertender.training.checkpoint import tensors_digest
 from bertender.training.examples import Padding, TensorBatch, TokenDataset
-from bertender.training.objective import Objective
-from bertender.training.report import training_findings
+from bertender.training.loop import training_findings
+from bertender.training.steps import Objective
 from distill.distillation.config import MASK_PROBABILITY, VOCABULARY_SIZE, GeneralConfig
 from distill.distillation.distillation import Distillation, check_compatible
 from distill.distillation.start import check_even_start, check_even_teacher, expected_of_kind

@@ -15,12 +15,16 @@ from bertender.core.findings import VocabularyFindings
 from bertender.models.families import check_positions
 from bertender.tasks.task import Task
 from bertender.tasks.teacher_files import TeacherFile
-from bertender.text.text_windows import WINDOWS, windows_of
-from bertender.text.tokenizer import load_tokenizer, longest_input
-from bertender.text.word_parts import CONTINUED_LABELS, continued_labels
+from bertender.text.tokenizer import (
+    CONTINUED_LABELS,
+    continued_labels,
+    load_tokenizer,
+    longest_input,
+)
+from bertender.text.windows import WINDOWS, windows_of
 from bertender.training.examples import TokenDataset, cut_at, usual_length
 from bertender.training.heads import SeveralHead, TextHead, head_of
-from bertender.training.objective import Objective
+from bertender.training.steps import Objective
 from distill.augmentation.augment import augmented
 from distill.distillation.config import DistillConfig
 from distill.distillation.distillation import Distillation, phases_with_head

@@ -21,7 +21,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from bertender.core.artifact import Stopwatch
 from bertender.core.errors import ConfigError
-from bertender.metrics.targets import is_labelled
+from bertender.metrics.metric import is_labelled
 from bertender.models.families import most_tokens
 from bertender.problems.problem import Outputs
 from bertender.tasks.labelled import read_unlabelled
@@ -30,8 +30,8 @@ from bertender.tasks.rows import SkippedRows, stop, together
 from bertender.tasks.task import Split, Task
 from bertender.tasks.teacher_files import TeacherFile
 from bertender.text.batch import Example
-from bertender.text.text_windows import windows_of
 from bertender.text.tokenizer import load_tokenizer, longest_input
+from bertender.text.windows import windows_of
 from bertender.training.config import computes_in_bf16
 from bertender.training.examples import TokenDataset, token_dataset
 from bertender.training.heads import WEIGHT, head_of

@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 
 from bertender.core.errors import ConfigError
 from bertender.training.examples import TensorBatch
-from bertender.training.objective import LossParts, Objective, RepeatedObjective
+from bertender.training.steps import LossParts, Objective, RepeatedObjective
 
 STEP = 1 / 3
 """Of the radius: how far a perturbation moves along its gradient in each step."""

@@ -43,9 +43,8 @@ from bertender.training.examples import (
     usual_length,
 )
 from bertender.training.heads import HEADS, Head, head_of
-from bertender.training.loop import planned, train
-from bertender.training.objective import LossParts, Objective
-from bertender.training.report import training_findings
+from bertender.training.loop import planned, train, training_findings
+from bertender.training.steps import LossParts, Objective
 from distill.finetuning.adversarial import FreeLB
 from distill.finetuning.config import (
     FinetuneConfig,

@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 from bertender.core.errors import ConfigError, ModelError
 from bertender.models.families import encoder_layers
 from bertender.training.examples import TensorBatch
-from bertender.training.objective import LossParts, Objective
+from bertender.training.steps import LossParts, Objective
 from distill.finetuning.config import FinetuneConfig
 
 logger = logging.getLogger(__name__)

@@ -22,7 +22,7 @@ from transformers import PreTrainedModel
 from bertender.models.classifier import model_inputs
 from bertender.models.families import encoder_layers, family_of
 from bertender.training.examples import TensorBatch
-from bertender.training.rates import Rates
+from bertender.training.optimizers import Rates
 from distill.losses.signals import Signals, read_signals
 from distill.losses.terms import MIXED_INPUTS, Match, ProjectedWeights, Term, wanted_by
 

@@ -18,11 +18,11 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from bertender.metrics.targets import NO_LABEL
+from bertender.metrics.metric import NO_LABEL
 from bertender.models.classifier import model_inputs
 from bertender.training.examples import TensorBatch
 from bertender.training.heads import hard_labels
-from bertender.training.objective import LossParts, Objective
+from bertender.training.steps import LossParts, Objective
 from distill.pretraining.config import FULL_SENTENCES
 from distill.pretraining.masking import (
     Chooser,

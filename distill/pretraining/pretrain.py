@@ -32,9 +32,8 @@ from bertender.text.batch import is_blank
 from bertender.text.tokenizer import load_tokenizer
 from bertender.training.checkpoint import weights_digest
 from bertender.training.examples import Padding, TokenDataset
-from bertender.training.loop import planned, train
-from bertender.training.objective import Objective
-from bertender.training.report import TrainingReport, training_findings
+from bertender.training.loop import TrainingReport, planned, train, training_findings
+from bertender.training.steps import Objective
 from distill.pretraining.config import (
     DOC_SENTENCES,
     FULL_SENTENCES,

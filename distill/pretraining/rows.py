@@ -18,7 +18,7 @@ from bertender.core.build_once import directory_once
 from bertender.core.errors import DataError
 from bertender.text.batch import batched, length_buckets
 from bertender.training.examples import Padding, TokenDataset
-from bertender.training.objective import Objective
+from bertender.training.steps import Objective
 from distill.pretraining.config import DOC_SENTENCES, FULL_SENTENCES
 from distill.pretraining.corpus import HELD_OUT_EVERY, PASSAGES_AT_ONCE, Survey, Watched
 

@@ -27,7 +27,7 @@ from transformers import PreTrainedTokenizerBase
 
 from bertender.core.errors import ConfigError
 from bertender.training.examples import Padding, TensorBatch, TokenDataset
-from bertender.training.objective import LossParts, Objective
+from bertender.training.steps import LossParts, Objective
 from distill.pretraining.config import PretrainConfig
 from distill.pretraining.masking import step_generator, word_marks
 from distill.pretraining.rows import HELD_OUT_STEP

@@ -36,7 +36,7 @@ from bertender.models.own_models import PRUNABLE, ExpectedModel, heads_of, neuro
 from bertender.tasks.task import Task
 from bertender.text.tokenizer import load_tokenizer, longest_input
 from bertender.training.heads import head_of
-from bertender.training.report import training_findings
+from bertender.training.loop import training_findings
 from distill.pretraining.corpus import Corpus
 from distill.pretraining.vocabulary_cutting import cut_and_read, needed_tokens
 from distill.pruning.config import OF_THE_TASK, PruneConfig

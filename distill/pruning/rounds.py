@@ -26,8 +26,8 @@ from bertender.text.tokenizer import load_tokenizer, longest_input
 from bertender.training.config import computes_in_bf16
 from bertender.training.examples import TensorBatch, TokenDataset, token_dataset
 from bertender.training.heads import Head, head_of
-from bertender.training.objective import Objective
-from bertender.training.report import TrainingReport
+from bertender.training.loop import TrainingReport
+from bertender.training.steps import Objective
 from distill.distillation.config import FilteredConfig, UnlabelledConfig
 from distill.distillation.distillation import Distillation, phases_with_head
 from distill.distillation.texts import with_unlabelled

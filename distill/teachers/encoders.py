@@ -24,7 +24,7 @@ from bertender.core.errors import (
     nearest_hint,
 )
 from bertender.core.hub import hub_cache, hub_knows
-from bertender.metrics.heads import labels_of_head
+from bertender.metrics.metric import labels_of_head
 from bertender.problems.problem import Problem
 from bertender.problems.several_heads import SeveralHeads, head_name
 from bertender.problems.single_label_classification import SINGLE_LABEL

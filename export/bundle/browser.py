@@ -33,7 +33,7 @@ from bertender.models.own_models import OWN_MODELS
 from bertender.models.runtimes import RUNTIMES
 from bertender.problems.problem import Problem
 from bertender.text.batch import Example, Tokenize
-from bertender.text.text_windows import windows_of
+from bertender.text.windows import windows_of
 from export.bundle.program import (
     ODD_TEXTS,
     Program,

@@ -29,8 +29,8 @@ from bertender.models.graphs import LOGITS, save_graph
 from bertender.models.onnx_session import MOST_MB, ONNX_NAME, create_session, session_options
 from bertender.models.runtimes import RUNTIMES
 from bertender.text.batch import Batch, Example
-from bertender.text.text_windows import windows_of
 from bertender.text.tokenizer import TOKENIZER_NAME, load_tokenizer, longest_input
+from bertender.text.windows import windows_of
 from export.bundle.program import ODD_TEXTS, Program, calibration_notes, has_weights_beside
 
 PACKAGE, MODULE = "onnxruntime-extensions", "onnxruntime_extensions"

@@ -24,8 +24,7 @@ from bertender.comparison.table import (
     terminal_table,
 )
 from bertender.core.machine import MachineLoad
-from bertender.metrics.by_label import AllScores, LabelScore
-from bertender.metrics.metric import Score
+from bertender.metrics.metric import AllScores, LabelScore, Score
 from tests.comparison.rows import CONSTANT, STUDENT, TEACHER, conditions
 
 BY_WIDTH = [(True, 160), (False, 100)]

@@ -7,8 +7,7 @@ from seqeval.metrics import f1_score
 
 from bertender.core.errors import DataError
 from bertender.metrics import METRICS, paired_change, score
-from bertender.metrics.by_label import label_scores
-from bertender.metrics.metric import LabelSet
+from bertender.metrics.metric import LabelSet, label_scores
 from bertender.metrics.tags import entities, entity_counts, entity_f1
 
 TRUTH = (("O", "B-x", "I-x", "O"), ("B-y", "B-y"), ("O",))

@@ -13,9 +13,8 @@ from sklearn.metrics import (
 
 from bertender.core.errors import DataError, UnknownNameError
 from bertender.metrics import METRICS, paired_change, score
-from bertender.metrics.by_label import label_scores
 from bertender.metrics.labels import Counts, count_labels
-from bertender.metrics.metric import FloatArray, OneOrSeveral, Score
+from bertender.metrics.metric import FloatArray, OneOrSeveral, Score, label_scores
 from bertender.problems.single_label_classification import SINGLE_LABEL
 from tests.quick import quick
 

@@ -16,11 +16,10 @@ from transformers import (
 )
 
 from bertender.core.errors import ModelError
-from bertender.models.answering import answering, answering_class, head_of
 from bertender.models.classifier import input_names, open_classifier
 from bertender.models.families import FAMILIES
 from bertender.models.importing import open_artifact
-from bertender.models.own_models import PRUNABLE
+from bertender.models.own_models import PRUNABLE, answering, answering_class, answering_head
 from tests.toy_models import SHAPES
 from tests.toys import tiny_tokenizer
 
@@ -50,7 +49,7 @@ def test_every_family_has_both_logits_of_a_token(model_type: str) -> None:
     made: Any = type(model)
     assert made is answering_class(known) is answering_class(made)
     assert (type(model).__name__, input_names(model)) == (known.__name__, names)
-    assert not head_of(model)._forward_hooks
+    assert not answering_head(model)._forward_hooks
 
 
 def test_a_head_of_another_form_is_refused() -> None:

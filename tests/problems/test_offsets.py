@@ -19,7 +19,7 @@ from bertender.core.errors import DataError
 from bertender.problems.question_answering import QUESTION_ANSWERING
 from bertender.problems.token_classification import TOKEN_CLASSIFICATION, WORD_MARK
 from bertender.text.batch import NO_WORD, TokenizeWords
-from bertender.text.context_windows import NO_ANSWER, TokenizeWindows, span_of
+from bertender.text.windows import NO_ANSWER, TokenizeWindows, span_of
 from serve.client.endpoint import Classification, TextSpan
 from serve.wire import from_arrays, to_arrays
 from tests.text.test_words import TOKENIZERS, in_parts

@@ -15,11 +15,11 @@ from transformers import PreTrainedTokenizerBase
 
 from bertender.core.errors import ModelError
 from bertender.metrics import score
-from bertender.problems.answers import Answers
 from bertender.problems.problem import Outputs
 from bertender.problems.question_answering import (
     LONGEST_ANSWER,
     QUESTION_ANSWERING,
+    Answers,
     QuestionAnswering,
     tokens_of_answer,
 )
@@ -27,8 +27,8 @@ from bertender.tasks.labelled import read_labelled
 from bertender.tasks.rows import read_squad
 from bertender.tasks.task import Split
 from bertender.text.batch import NO_WORD, Batch, Example
-from bertender.text.context_windows import NO_ANSWER, TokenizeWindows, place_of, span_of
 from bertender.text.tokenizer import FileTokenizer
+from bertender.text.windows import NO_ANSWER, TokenizeWindows, place_of, span_of
 from bertender.training.examples import token_dataset
 from bertender.training.heads import HEADS, PREDICTING
 from tests.toys import FRUIT, answer_task, byte_level_tokenizer, tiny_tokenizer

@@ -30,7 +30,7 @@ from bertender.tasks.task import Split, Task, TaskConfig
 from bertender.text.batch import Batch
 from bertender.training.examples import token_dataset
 from bertender.training.heads import HEADS
-from bertender.training.heads.vector_losses import in_batch, ordered_cosines
+from bertender.training.heads.vectors import in_batch, ordered_cosines
 from distill.distillation.config import DistillConfig
 from distill.distillation.distiller import distill
 from distill.finetuning.baseline import train_bag_of_words

@@ -18,7 +18,7 @@ from bertender.core.errors import ConstantError, ModelError
 from bertender.models.classifier import load_torch_classifier, onnx_file, open_classifier
 from bertender.recipes.stages import STAGES
 from bertender.tasks.task import Split, Task
-from bertender.training.parts import switch_off_dropout
+from bertender.training.steps import switch_off_dropout
 from quantize import qat as training
 from quantize.integers import INTEGERS, affine
 from quantize.qat import (

@@ -16,8 +16,7 @@ from bertender.comparison.records import (
     Size,
 )
 from bertender.core.findings import PartLikeness, ProductCheck, Reliability, ReliabilityBin
-from bertender.metrics.by_label import AllScores, LabelScore
-from bertender.metrics.metric import Score
+from bertender.metrics.metric import AllScores, LabelScore, Score
 from tests.comparison.rows import AGAIN, CONSTANT, STUDENT, TEACHER, conditions
 
 LABEL = "<img src=x onerror=\"document.title='broken'\">"

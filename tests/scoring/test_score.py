@@ -21,7 +21,7 @@ from bertender.core.artifact import Artifact, copy_artifact
 from bertender.core.card import Calibration
 from bertender.core.errors import ConfigError, DataError, ModelError, RowError
 from bertender.models.classifier import Classifier, open_classifier
-from bertender.problems.softmax import log_softmax
+from bertender.problems.problem import log_softmax
 from bertender.scoring.job import Job
 from bertender.scoring.score import ScoreRun
 from bertender.scoring.scorer import Scorer, rounded

@@ -15,8 +15,7 @@ import pytest
 
 from bertender.core.errors import BusyError
 from bertender.problems.token_classification import TOKEN_CLASSIFICATION
-from bertender.tasks.row_writers import ROW_WRITERS
-from bertender.tasks.rows import READERS, open_table
+from bertender.tasks.rows import READERS, ROW_WRITERS, open_table
 from serve.bulk import Journal, journal_of, open_journal
 from serve.client.access import AccessConfig
 from serve.client.endpoint import Classification

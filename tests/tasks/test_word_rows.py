@@ -8,11 +8,10 @@ from pathlib import Path
 import pytest
 
 from bertender.core.errors import DataError, RowError
-from bertender.tasks.conll import ConllFile
 from bertender.tasks.loading import load_task
 from bertender.tasks.rows import Row, SkippedRows, stop
 from bertender.tasks.task import TaskConfig
-from bertender.tasks.word_rows import open_words
+from bertender.tasks.word_rows import ConllFile, open_words
 
 Sentence = tuple[str, str]
 """Its words and tags, with bars between them."""

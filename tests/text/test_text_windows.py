@@ -16,8 +16,8 @@ from bertender.core.errors import ConfigError
 from bertender.gate.artifacts import VerifyConfig, verify
 from bertender.models.classifier import open_classifier
 from bertender.tasks.task import Split, Task
-from bertender.text.text_windows import WINDOWS, TokenizeLong, pooled
 from bertender.text.tokenizer import FileTokenizer, load_tokenizer
+from bertender.text.windows import WINDOWS, TokenizeLong, pooled
 from bertender.training.heads import HEADS, POOLING, ROWS
 from distill.distillation.config import DistillConfig
 from distill.distillation.distiller import distill

@@ -12,7 +12,7 @@ from tokenizers import ByteLevelBPETokenizer
 from transformers import PreTrainedTokenizerBase, RobertaTokenizerFast
 
 from bertender.comparison.accuracy import predict_outputs
-from bertender.metrics.targets import NO_LABEL
+from bertender.metrics.metric import NO_LABEL
 from bertender.models.classifier import Classifier
 from bertender.problems.token_classification import TOKEN_CLASSIFICATION
 from bertender.tasks.task import Split
@@ -24,8 +24,13 @@ from bertender.text.batch import (
     encode_words,
     keep_words,
 )
-from bertender.text.tokenizer import load_tokenizer, open_tokenizer
-from bertender.text.word_parts import CONTINUED_LABELS, continued_labels, part_starts
+from bertender.text.tokenizer import (
+    CONTINUED_LABELS,
+    continued_labels,
+    load_tokenizer,
+    open_tokenizer,
+    part_starts,
+)
 from bertender.training.heads import HEADS, PREDICTING
 from tests.fake_predictor import FakePredictor
 from tests.toys import tiny_tokenizer

@@ -19,7 +19,7 @@ from bertender.training import checkpoint
 from bertender.training.config import TrainingConfig
 from bertender.training.examples import Padding, TensorBatch, TokenDataset
 from bertender.training.loop import train
-from bertender.training.objective import LossParts, Objective
+from bertender.training.steps import LossParts, Objective
 from distill.finetuning.finetune import label_objective
 from distill.pretraining.objectives import MaskedLanguageModel
 from distill.pretraining.vocabularies import train_wordpiece

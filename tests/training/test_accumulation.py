@@ -13,15 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bertender.core.errors import ConfigError
-from bertender.metrics.targets import NO_LABEL
+from bertender.metrics.metric import NO_LABEL
 from bertender.problems.sentence_embedding import SENTENCE_EMBEDDING
 from bertender.training.config import TrainingConfig
 from bertender.training.examples import Padding, TensorBatch, TokenDataset
 from bertender.training.heads import divisor, head_of, parts_of_a_batch
-from bertender.training.heads.losses import Part
+from bertender.training.heads.head import Part
 from bertender.training.loop import planned, train
-from bertender.training.objective import LossParts, Objective
-from bertender.training.parts import Steps
+from bertender.training.steps import LossParts, Objective, Steps
 from distill.finetuning.config import FinetuneConfig
 from distill.finetuning.finetune import label_objective
 from distill.losses.functions import mean

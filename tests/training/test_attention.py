@@ -7,7 +7,7 @@ import torch
 from torch.backends.cuda import flash_sdp_enabled, math_sdp_enabled
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from bertender.training.parts import SHORT_TOKENS, attention_of
+from bertender.training.steps import SHORT_TOKENS, attention_of
 
 
 @pytest.mark.parametrize(("tokens", "flash"), [(SHORT_TOKENS, False), (SHORT_TOKENS + 1, True)])

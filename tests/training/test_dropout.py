@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from bertender.training.parts import switch_off_dropout
+from bertender.training.steps import switch_off_dropout
 from tests.toy_models import SHAPES, tiny_classifier
 
 

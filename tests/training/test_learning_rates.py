@@ -11,8 +11,8 @@ import torch
 from bertender.training.config import TrainingConfig
 from bertender.training.examples import Padding, TensorBatch, TokenDataset
 from bertender.training.loop import train
-from bertender.training.objective import LossParts
-from bertender.training.rates import Rates
+from bertender.training.optimizers import Rates
+from bertender.training.steps import LossParts
 
 STEPS = 10
 CONFIG = TrainingConfig(

@@ -25,8 +25,7 @@ from bertender.training.config import (
 )
 from bertender.training.examples import TensorBatch
 from bertender.training.loop import train
-from bertender.training.objective import LossParts, Objective
-from bertender.training.parts import SHORT_TOKENS
+from bertender.training.steps import SHORT_TOKENS, LossParts, Objective
 from distill.finetuning.finetune import label_objective
 from tests.training.runs import CONFIG, STARTS, Start, classification
 

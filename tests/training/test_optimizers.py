@@ -10,8 +10,8 @@ import torch
 from bertender.training.config import TrainingConfig
 from bertender.training.examples import TensorBatch
 from bertender.training.loop import train
-from bertender.training.objective import LossParts
 from bertender.training.optimizers import Lamb, say_default_rate
+from bertender.training.steps import LossParts
 from distill.finetuning.finetune import label_objective
 from tests.training.runs import CONFIG, classification
 

@@ -7,9 +7,14 @@ from typing import Any
 from bertender.core.config import Table
 from bertender.problems.problem import Problem
 from bertender.problems.several_heads import SeveralHeads
-from bertender.training.heads.head import POOLING, PREDICTING, ROWS, SPREAD, WEIGHT, Head
-from bertender.training.heads.losses import (
+from bertender.training.heads.head import (
     PART,
+    POOLING,
+    PREDICTING,
+    ROWS,
+    SPREAD,
+    WEIGHT,
+    Head,
     LabelLoss,
     averaged_distributions,
     divisor,
@@ -21,11 +26,11 @@ from bertender.training.heads.losses import (
     soft_labels,
 )
 from bertender.training.heads.numbers import NumberHead, exact_numbers, output_layer
-from bertender.training.heads.rankings import RankingHead
 from bertender.training.heads.several import SeveralHead
 from bertender.training.heads.texts import (
     ChoiceHead,
     LabelHead,
+    RankingHead,
     SetHead,
     TextHead,
     pooled_rows,

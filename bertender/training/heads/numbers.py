@@ -9,10 +9,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bertender.core.errors import ConfigError
-from bertender.metrics.targets import is_labelled
+from bertender.metrics.metric import is_labelled
 from bertender.problems.regression import REGRESSION
-from bertender.training.heads.head import SPREAD, Columns, row_weights
-from bertender.training.heads.losses import divisor, mean_of_rows, precise
+from bertender.training.heads.head import (
+    SPREAD,
+    Columns,
+    divisor,
+    mean_of_rows,
+    precise,
+    row_weights,
+)
 from bertender.training.heads.texts import TextHead
 
 if TYPE_CHECKING:

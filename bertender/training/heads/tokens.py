@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from bertender.metrics.targets import NO_LABEL, is_labelled
+from bertender.metrics.metric import NO_LABEL, is_labelled
 from bertender.problems.question_answering import QUESTION_ANSWERING, tokens_of_answer
 from bertender.problems.token_classification import TOKEN_CLASSIFICATION
 from bertender.tasks.task import Split
 from bertender.text.batch import NO_WORD, Begun, encode_words
-from bertender.text.context_windows import TokenizeWindows
-from bertender.text.word_parts import continued_labels
-from bertender.training.heads.head import PREDICTING, Columns, Head
-from bertender.training.heads.losses import hard_labels, precise
+from bertender.text.tokenizer import continued_labels
+from bertender.text.windows import TokenizeWindows
+from bertender.training.heads.head import PREDICTING, Columns, Head, hard_labels, precise
 
 if TYPE_CHECKING:
     import torch

@@ -1,8 +1,8 @@
-"""The head of text vectors."""
+"""The head of text vectors, and its losses, by the cosines of pairs."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate, chain, pairwise
 from typing import TYPE_CHECKING, Any, Self
 
@@ -11,9 +11,7 @@ from bertender.problems.sentence_embedding import SENTENCE_EMBEDDING
 from bertender.tasks.task import Split, Task
 from bertender.text.tokenizer import longest_input
 from bertender.training.config import TaskTrainingConfig
-from bertender.training.heads.head import ROWS, Columns, Head
-from bertender.training.heads.losses import PART, mean_of_rows, precise
-from bertender.training.heads.vector_losses import in_batch, ordered_cosines, prefixes
+from bertender.training.heads.head import PART, ROWS, Columns, Head, mean_of_rows, precise
 
 if TYPE_CHECKING:
     import torch
@@ -139,3 +137,54 @@ class VectorHead(Head):
         self, student: torch.Tensor, teacher: torch.Tensor, batch: TensorBatch
     ) -> torch.Tensor:
         return self.soft_loss(student, teacher, batch, 1.0)
+
+
+PARTS = (1, 2, 4, 8)
+"""Fractions of a vector that are learned alike: a vector of 384 may be cut to 192, 96 and 48."""
+SCALE = 20.0
+"""Of cosines in losses: the inverse of a temperature of 0.05."""
+
+
+def prefixes(vectors: torch.Tensor) -> Iterator[torch.Tensor]:
+    """Yield vectors (rows, dimensions) and their first PARTS, each of length 1."""
+    import torch
+    from torch.nn import functional
+
+    whole = vectors.to(torch.promote_types(vectors.dtype, torch.float32))
+    for part in PARTS:
+        yield functional.normalize(whole[:, : max(whole.shape[-1] // part, 1)], dim=-1)
+
+
+def ordered_cosines(cosines: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+    """CoSENT: the loss of cosines (pairs) whose order is not that of their scores (pairs).
+
+    log(1 + sum of exp(SCALE (lower - higher))), over all two pairs of which one has the higher
+    score (Su 2022; the cosine objective of Li and Li 2023, arXiv 2309.12871). Only the order of
+    scores counts, so that they may be of any unit, as Spearman's correlation has it.
+    """
+    import torch
+
+    apart = SCALE * (cosines[None, :] - cosines[:, None])  # (higher, lower)
+    apart = apart[scores[:, None] > scores[None, :]]
+    return torch.cat([apart.new_zeros(1), apart]).logsumexp(0)
+
+
+def in_batch(first: torch.Tensor, second: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+    """Cross-entropy of each pair's second text among those of the batch, by cosines.
+
+    Henderson et al. 2017 (arXiv 1705.00652), section 4.4. An equal text of another pair is no
+    wrong answer, and left out.
+
+    Args:
+        first, second: vectors (pairs, dimensions) of length 1.
+        ids: tokens of the second texts, (pairs, seq).
+    """
+    import torch
+    from torch.nn import functional
+
+    if not len(first):
+        return first.sum()
+    same = (ids[:, None] == ids[None]).all(-1)  # (pairs, pairs)
+    own = torch.eye(len(ids), dtype=torch.bool, device=ids.device)
+    scores = (SCALE * first @ second.T).masked_fill(same & ~own, float("-inf"))
+    return functional.cross_entropy(scores, torch.arange(len(ids), device=ids.device))

@@ -12,7 +12,7 @@ from bertender.core.artifact import Artifact
 from bertender.core.errors import ModelError
 from bertender.tasks.task import Task
 from bertender.training.checkpoint import weights_digest
-from bertender.training.objective import Objective
+from bertender.training.steps import Objective
 from distill.distillation.config import DistillConfig
 from distill.distillation.on_task import OnTask
 from distill.distillation.texts import TrainingTexts

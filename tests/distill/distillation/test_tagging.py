@@ -18,8 +18,7 @@ from bertender.models.classifier import load_torch_classifier, open_classifier
 from bertender.problems.single_label_classification import SINGLE_LABEL
 from bertender.recipes.stages import STAGES
 from bertender.tasks.task import Split, Task
-from bertender.text.tokenizer import load_tokenizer
-from bertender.text.word_parts import CONTINUED_LABELS, continued_labels
+from bertender.text.tokenizer import CONTINUED_LABELS, continued_labels, load_tokenizer
 from bertender.training.examples import token_dataset
 from bertender.training.heads import HEADS
 from distill.distillation.config import DistillConfig

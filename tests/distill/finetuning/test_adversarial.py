@@ -12,7 +12,7 @@ from bertender.core.errors import ConfigError
 from bertender.training.config import TrainingConfig
 from bertender.training.examples import TensorBatch
 from bertender.training.loop import train
-from bertender.training.objective import LossParts
+from bertender.training.steps import LossParts
 from distill.finetuning.adversarial import FreeLB, Perturbation
 from distill.finetuning.config import FinetuneConfig
 from distill.finetuning.finetune import label_objective

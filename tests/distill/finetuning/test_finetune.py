@@ -15,7 +15,7 @@ from bertender.models.classifier import open_classifier
 from bertender.tasks.task import Task
 from bertender.training.examples import TensorBatch
 from bertender.training.loop import train
-from bertender.training.objective import LossParts
+from bertender.training.steps import LossParts
 from distill.finetuning.config import FinetuneConfig
 from distill.finetuning.finetune import finetune_by_name, label_objective, with_settings
 from distill.finetuning.unfreezing import GradualUnfreezing, trained_parts

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from bertender.training.parts import switch_off_dropout
+from bertender.training.steps import switch_off_dropout
 from distill.losses.signals import Signals
 from distill.losses.training_modules import TRAINING_MODULES, Replacing
 from distill.methods import METHODS

@@ -1,4 +1,4 @@
-"""Steps of a training: the batch of each in parts that fit the memory, and its gradient.
+"""Steps of a training: the objective, the batch in parts that fit the memory, and its gradient.
 
 A step's batch is planned `accumulation` times as large as `batch_size` and `tokens_per_batch` say,
 and cut into parts that keep to them. The gradient is that of the whole batch, whatever the parts
@@ -7,10 +7,11 @@ hold: each mean is over the batch, not over a part (`bertender.training.heads.di
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import nn
@@ -22,8 +23,7 @@ from bertender.training.checkpoint import SafeCheckpoints
 from bertender.training.config import TrainingConfig
 from bertender.training.examples import TensorBatch, TokenDataset
 from bertender.training.heads import parts_of_a_batch
-from bertender.training.heads.losses import LEAST_WEIGHT, Part
-from bertender.training.objective import LossParts, Objective, RepeatedObjective
+from bertender.training.heads.head import LEAST_WEIGHT, Part
 
 
 def limits_of(config: TrainingConfig, processes: int, times: int = 1) -> BatchLimits:
@@ -226,3 +226,29 @@ def attention_of(batch: TensorBatch) -> AbstractContextManager[None]:
     if tokens.device.type == "cpu" and tokens.shape[-1] <= SHORT_TOKENS:
         return sdpa_kernel(SDPBackend.MATH)
     return nullcontext()
+
+
+LossParts = Mapping[str, torch.Tensor]
+
+
+class Objective(Protocol):
+    """The loss that a training run minimises."""
+
+    def __call__(self, model: nn.Module, batch: TensorBatch, step: int) -> LossParts:
+        """Return the named, weighted parts of the loss (scalars); their sum is minimised.
+
+        Anything random must be drawn from the seed and `step`, so that a resumed run repeats it.
+        """
+        ...
+
+
+class RepeatedObjective(ABC):
+    """An objective of several losses of a batch, each of which depends on the gradient before."""
+
+    @abstractmethod
+    def __call__(self, model: nn.Module, batch: TensorBatch, step: int) -> LossParts:
+        """Return a loss with the same means, whose counts alone are read."""
+
+    @abstractmethod
+    def turns(self, model: nn.Module, batch: TensorBatch, step: int) -> Iterator[LossParts]:
+        """Yield the losses, whose sum is minimised; the gradient of each is there after it."""
