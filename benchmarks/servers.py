@@ -41,7 +41,7 @@ from serve import loadtest
 from serve.client.access import AccessConfig, open_access, parse_url
 from serve.client.endpoint import ServedModel
 from serve.config import ServeConfig
-from serve.repository.write import write_repository
+from serve.repository import write_repository
 from serve.server.addresses import free_ports
 from serve.server.server import Server as RunningServer
 from serve.server.server import serving

@@ -39,8 +39,7 @@ if TYPE_CHECKING:
     from distill.finetuning.config import MultiTaskConfig
     from distill.pretraining.config import PretrainConfig
     from distill.pruning.config import PruneConfig
-    from export.bundle.config import BundleConfig
-    from export.config import ExportConfig
+    from export.config import BundleConfig, ExportConfig
     from quantize.config import QuantizeConfig
     from serve.client.endpoint import Classification
     from serve.config import DeployConfig, LocalServeConfig
@@ -572,7 +571,7 @@ def serve(
     """
     from serve.config import LocalServeConfig
     from serve.profiles import with_profile
-    from serve.repository.write import check_name
+    from serve.repository import check_name
     from serve.server.server import serving
 
     chosen = LocalServeConfig.parse(_merged(config, settings))

@@ -1,20 +1,21 @@
-"""Settings of `export`."""
+"""Settings of `export` and of `bundle`."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from bertender.core.config import Rule
+from bertender.core.config import Rule, Table
 from bertender.gate.config import GateConfig
 from bertender.models.onnx_session import MOST_MB
 
 OVERFLOWING = ("float16",)
 """Precisions whose largest number is below that of float32."""
 
-RULES: Mapping[str, Rule[ExportConfig]] = {
+EXPORT_RULES: Mapping[str, Rule[ExportConfig]] = {
     "overflow of what cannot": Rule(
         lambda config: config.precision not in OVERFLOWING,
         "it changes nothing with precision={precision!r}, which reaches as far as float32. Give "
@@ -30,7 +31,7 @@ class ExportConfig(GateConfig):
 
     panel: ClassVar[str] = "Graph"
     main: ClassVar[tuple[str, ...]] = ("precision", "optimize")
-    rules: ClassVar[Mapping[str, Rule[Any]]] = RULES
+    rules: ClassVar[Mapping[str, Rule[Any]]] = EXPORT_RULES
 
     opset: int = Field(
         18,  # from 17 on, a layer norm is one operator, as fusions of attention want it
@@ -56,4 +57,63 @@ class ExportConfig(GateConfig):
         ge=0,
         le=MOST_MB,
         description="megabytes of weights that one file may hold; more lie in a file next to it",
+    )
+
+
+BROWSER, OPENVINO, SINGLE_FILE = "browser", "openvino", "single-file"
+PROGRAMS = Table(
+    "program",
+    {
+        BROWSER: "transformers.js, in a page or in Node",
+        OPENVINO: "OpenVINO Model Server, Optimum Intel and OpenVINO itself",
+        SINGLE_FILE: "ONNX Runtime with onnxruntime-extensions, which takes strings",
+    },
+)
+"""Values of `to` -> what opens the folder."""
+
+BUNDLE_RULES: Mapping[str, Rule[BundleConfig]] = {
+    "no program": Rule(
+        lambda config: config.to is None,
+        "no program is named. Give --to " + ", ".join(PROGRAMS) + ".",
+    ),
+    "node_modules of others": Rule(
+        lambda config: config.to != BROWSER,
+        "it is what --to browser is checked with, and to is {to!r}. Leave it out.",
+        frozenset({"node_modules"}),
+    ),
+    "texts of others": Rule(
+        lambda config: config.to != BROWSER,
+        "a bundle for {to!r} stores no texts. Leave it out.",
+        frozenset({"golden_texts"}),
+    ),
+    "node_modules without texts": Rule(
+        lambda config: not config.golden_texts,
+        "it asks the model about stored texts, and golden_texts is 0. Leave one of both out.",
+        frozenset({"node_modules"}),
+    ),
+}
+"""Conflicts of settings."""
+
+
+class BundleConfig(GateConfig):
+    """Settings of `bundle`."""
+
+    panel: ClassVar[str] = "Bundle"
+    main: ClassVar[tuple[str, ...]] = ("to", "node_modules")
+    rules: ClassVar[Mapping[str, Rule[Any]]] = BUNDLE_RULES
+
+    to: Annotated[str | None, PROGRAMS.validator()] = Field(
+        None,
+        description="; ".join(f"{name}: for {title}" for name, title in PROGRAMS.items()),
+    )
+    node_modules: Path | None = Field(
+        None,
+        description="folder of npm with @huggingface/transformers, by which Node checks a bundle "
+        "for a browser; without it, only ONNX Runtime does",
+    )
+    golden_texts: int = Field(
+        200,
+        ge=0,
+        description="texts to store in a bundle for a browser, which its own check asks about; 0 "
+        "for none, where texts must not leave this machine",
     )

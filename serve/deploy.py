@@ -18,7 +18,7 @@ from bertender.problems import problem_of_task
 from bertender.problems.problem import Problem
 from serve.client.endpoint import Endpoint
 from serve.config import DeployConfig, ServeConfig
-from serve.repository.write import check_servable
+from serve.repository import check_servable
 from serve.server.targets import ModelFolder, Place, Target, held, model_folder, target_of
 
 logger = logging.getLogger(__name__)

@@ -15,7 +15,7 @@ from bertender.models.classifier import Classifier
 from bertender.text.batch import Example
 from serve.client.endpoint import Endpoint
 from serve.config import ServeConfig
-from serve.repository.write import Models, write_repository
+from serve.repository import Models, write_repository
 from serve.server.server import Server
 
 ANY_PORTS = {"http_port": 0, "grpc_port": 0, "metrics_port": 0}

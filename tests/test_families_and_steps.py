@@ -33,24 +33,23 @@ from distill.distillation.distiller import distill
 from distill.distillation.start import check_teacher
 from distill.finetuning.config import FinetuneConfig
 from distill.finetuning.finetune import finetune_by_name
-from distill.losses.functions import hidden_cosine
 from distill.losses.signals import Signal, read_signals
-from distill.losses.terms import Match, last
+from distill.losses.terms import Match, hidden_cosine, last
 from distill.methods.distilbert import DISTILBERT, DistilBertStudent
 from distill.methods.method import Method, one_phase
 from distill.pruning.config import PruneConfig
 from distill.pruning.cutting import Remaining, cut, without_layers
 from distill.pruning.importance import gated
 from distill.pruning.pruner import check_architecture
-from distill.students.student import StudentShape
+from distill.students import StudentShape
 from export.config import ExportConfig
 from export.exporter import export
 from quantize.config import QuantizeConfig
 from quantize.quantizer import quantize
 from serve.backend.opening import open_artifact
 from serve.config import BackendParameters, ServeConfig
+from serve.repository import write_repository
 from serve.repository.config_pbtxt import read_model_config
-from serve.repository.write import write_repository
 from tests.conftest import Once
 from tests.distill.architectures import ARCHITECTURES
 from tests.exports import write_plain_export

@@ -62,7 +62,7 @@ def serve_command() -> Callable[..., None]:
         values: dict[str, Any],
         as_json: JsonFlag = False,
     ) -> None:
-        from serve.repository.write import model_names, models_by_name, write_repository
+        from serve.repository import model_names, models_by_name, write_repository
         from serve.server.server import serve_forever
         from serve.server.triton import attached_command
 

@@ -45,7 +45,6 @@ from bertender.core.errors import (
 )
 from bertender.core.files import CACHE_VARIABLE, cache_directory
 from bertender.core.findings import Findings
-from bertender.models.choice_heads import check_choice_head, scorer_of
 from bertender.models.onnx_session import MOST_MB, ONNX_NAME
 from bertender.models.sentence_files import (
     PoolingName,
@@ -435,7 +434,7 @@ def _write(
         graph = ForeignGraph(found.graph, outputs, head.order, per_token=problem.per_token)
         inputs, parameters = graph.inputs, graph.parameters()
         precision, optimize = graph.precision, graph.optimize
-    from bertender.models.reading import check_graph, padding_unread
+    from bertender.models.finished import check_graph, padding_unread
 
     tokenizer = _tokenizer(found, head, inputs)
     if found.graph is None:
@@ -679,6 +678,7 @@ def _torch_model(found: FinishedModel, head: _Head) -> PreTrainedModel:
     from safetensors import SafetensorError
 
     from bertender.models.embedders import SETTING
+    from bertender.models.finished import check_choice_head, scorer_of
     from bertender.models.own_models import auto_class, load_pretrained
 
     scores_choices = _takes_all_choices(head.config)

@@ -53,8 +53,7 @@ if TYPE_CHECKING:
     from distill.pretraining.config import PretrainConfig
     from distill.pretraining.corpus import Corpus
     from distill.pruning.config import PruneConfig
-    from export.bundle.config import BundleConfig
-    from export.config import ExportConfig
+    from export.config import BundleConfig, ExportConfig
     from quantize.config import QuantizeConfig
     from serve.check import EndpointCheck
     from serve.config import EndpointConfig
@@ -554,7 +553,7 @@ class Bundle(Stage):
 
     @property
     def config(self) -> type[BundleConfig]:
-        from export.bundle.config import BundleConfig
+        from export.config import BundleConfig
 
         return BundleConfig
 
@@ -562,7 +561,7 @@ class Bundle(Stage):
         self, sources: Sequence[Artifact], task: Task, config: BundleConfig, out: Path
     ) -> Artifact:
         """Bundle the source; a torch artifact is exported before."""
-        from export.bundle.bundle import bundle, check_target
+        from export.bundle import bundle, check_target
 
         source = sources[0]
         if source.card.kind == "torch":

@@ -32,7 +32,7 @@ from distill.losses.terms import LAYER_MAPS
 from distill.methods import AUTO, GENERAL_METHODS, METHODS, automatic_settings
 from distill.methods.method import Method
 from distill.pretraining.config import CORPUS_HELP, TEXT_COLUMN_HELP
-from distill.students.student import START_LAYERS, StudentShape
+from distill.students import START_LAYERS, StudentShape
 
 ALL_TOKENS = "all"
 AUTO_VOCABULARY = "auto"

@@ -4,6 +4,9 @@ The control is the very same student, trained on the labels alone. What a studen
 control is what distilling gave. It is trained after the student, from the same start: for the
 epochs of the method's last phase, and for those that cost as much computation as the whole
 distillation. The better one on the texts to choose by is compared.
+
+A teacher that is a file has other labels for the control, and what it and the student agree on is
+recorded.
 """
 
 from __future__ import annotations
@@ -13,32 +16,40 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 from torch import nn
 from transformers import PreTrainedModel
 
 from bertender.comparison.accuracy import (
     SETTINGS_OF_RUN,
     another_rate,
+    answers,
     check_varied,
     found_constant,
 )
+from bertender.comparison.calibration import reliability_of
 from bertender.core.artifact import Artifact, check_writable, write_timing
 from bertender.core.build_once import work_directory
+from bertender.core.errors import ConfigError
 from bertender.core.findings import (
     ControlFindings,
     ControlRun,
     Findings,
     Gain,
+    TeacherFileFindings,
 )
 from bertender.core.machine import on_main_process
-from bertender.metrics import paired_change
+from bertender.metrics import METRICS, paired_change, score
 from bertender.metrics.metric import LabelSet, is_labelled
 from bertender.models.families import FAMILIES, encoder_layers, family_name
+from bertender.problems.problem import Outputs
 from bertender.tasks.task import Split, Task, with_model_labels
 from bertender.tasks.teacher_files import (
     TeacherFile,
     check_outputs,
+    held_out_outputs,
     read_teacher_file,
 )
 from bertender.training.config import TrainingConfig
@@ -51,12 +62,11 @@ from distill.distillation.config import (
     check_own_start,
 )
 from distill.distillation.distillation import Trained, phase_settings
-from distill.distillation.file_teacher import check_control, file_findings, with_hard_labels
 from distill.distillation.on_task import OnTask
 from distill.distillation.start import StudentTokens
 from distill.losses.terms import HardLabels
 from distill.methods.method import one_phase
-from distill.trained import artifact_at, evaluated, final_score, write_trained
+from distill.trained import artifact_at, as_classifier, evaluated, final_score, write_trained
 
 logger = logging.getLogger(__name__)
 
@@ -316,3 +326,85 @@ def weights_that_run(model: PreTrainedModel) -> int:
 def _labelled(distillation: OnTask) -> int:
     labels = distillation.texts.learned.train.label_ids
     return sum(map(is_labelled, labels))
+
+
+def check_control(file: TeacherFile) -> None:
+    """Raise ConfigError where a file has hard labels alone, so that the control is the student."""
+    if file.weights is None and (file.form == "labels" or not file.kind.has_probabilities):
+        raise ConfigError(
+            f"control=True: {file.path} has labels without probabilities or confidence, so that "
+            "the student is its own control. Leave it out."
+        )
+
+
+def with_hard_labels(task: Task, file: TeacherFile) -> Task:
+    """Return a task whose training texts have labels all: their gold ones, or those that the
+    teacher's file decides for."""
+    train = task.train
+    decided = file.kind.decided(file.of_texts(train.examples))
+    targets = (
+        own if is_labelled(own) else made
+        for own, made in zip(train.label_ids, decided, strict=True)
+    )
+    return replace(task, train=replace(train, label_ids=tuple(targets)))
+
+
+def file_findings(
+    distillation: OnTask, student: PreTrainedModel, teacher: Artifact | TeacherFile
+) -> TeacherFileFindings | None:
+    """Return what a student's card keeps of a teacher that is a file; None for a model.
+
+    Agreement is measured on the held-out texts that the file, or the held-out file itself, has
+    outputs on.
+
+    Args:
+        distillation: with the held-out texts.
+        student: trained.
+        teacher: of the distillation.
+    """
+    if not isinstance(teacher, TeacherFile):
+        return None
+    task, labels = distillation.task, distillation.task.labels
+    found, predictions = answers(as_classifier(student, distillation.tokenizer, task), task.dev)
+    own = reliability_of(task.problem, found, task.dev, labels)
+    theirs = held_out_outputs(teacher, task, distillation.config.columns)
+    return TeacherFileFindings(
+        path=str(teacher.path),
+        sha256=teacher.digest,
+        form=teacher.form,
+        rows=len(teacher.examples),
+        gold=len(teacher.gold_by_text),
+        calibration_error=own and own.ece,
+        **(_beside(teacher, task, predictions, theirs) if theirs else {}),
+    )
+
+
+def _beside(teacher: TeacherFile, task: Task, predictions: Any, theirs: Any) -> dict[str, Any]:
+    """Return the findings on the held-out texts that a teacher has outputs on.
+
+    Args:
+        teacher: the file.
+        task: with these texts.
+        predictions: of the student on all of them.
+        theirs: outputs of the teacher by text.
+    """
+    rows = [row for row, example in enumerate(task.dev.examples) if example in theirs]
+    both = task.dev.where([example in theirs for example in task.dev.examples])
+    outputs = np.stack([theirs[example] for example in both.examples])
+    decided = teacher.kind.decided(outputs)
+    logits = teacher.kind.logits(outputs)
+    count: dict[str, Any] = {"label_count": len(task.labels), "labels": task.labels}
+    reads_logits = METRICS[task.metric].reads_logits
+    answered: Any = logits if reads_logits else task.problem.gather(decided)
+    own = [predictions[row] for row in rows]
+    place = np.zeros(1, dtype=np.int64)
+    as_outputs = [Outputs(row[None], place) for row in logits]
+    reliability = reliability_of(task.problem, as_outputs, both, task.labels)
+    return {
+        "held_out": len(both),
+        "score": score(task.metric, both.label_ids, answered, **count).value,
+        "agreement": score(
+            teacher.kind.agreement, decided, task.problem.gather(own), **count
+        ).value,
+        "teacher_calibration_error": reliability and reliability.ece,
+    }

@@ -30,7 +30,7 @@ from distill.pretraining.vocabulary_cutting import (
     needed_tokens,
     whole_words,
 )
-from distill.students.student import StudentKind
+from distill.students import StudentKind
 from distill.students.weights import with_head
 from distill.teachers.encoders import Teacher, find_encoder, load_classifier
 from distill.teachers.files import FileTeacher

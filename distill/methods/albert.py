@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from bertender.core.errors import ModelError
 from distill.methods.distilbert import DISTILBERT
 from distill.methods.method import Method
-from distill.students.student import (
+from distill.students import (
     StudentKind,
     StudentShape,
     check_not_factorised,

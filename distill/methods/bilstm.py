@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from bertender.core.errors import ModelError
 from distill.losses.terms import HardLabels, LogitMatch
 from distill.methods.method import Method, one_phase
-from distill.students.student import StudentKind, StudentShape
+from distill.students import StudentKind, StudentShape
 
 if TYPE_CHECKING:
     import torch

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING
 from distill.losses.terms import HardLabels, SoftLabels
 from distill.methods.method import Method, one_phase
 from distill.methods.tinybert import AnyWidthStudent
-from distill.students.student import PretrainedStudent, StudentShape
+from distill.students import PretrainedStudent, StudentShape
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

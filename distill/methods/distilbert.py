@@ -22,10 +22,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from distill.losses.functions import hidden_cosine
-from distill.losses.terms import HardLabels, MaskedWords, Match, SoftLabels, SoftWords, last
+from distill.losses.terms import (
+    HardLabels,
+    MaskedWords,
+    Match,
+    SoftLabels,
+    SoftWords,
+    hidden_cosine,
+    last,
+)
 from distill.methods.method import General, Method, Phase, one_phase
-from distill.students.student import (
+from distill.students import (
     ShorterStudent,
     StudentKind,
     StudentShape,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from bertender.core.errors import ConfigError, nearest_hint
 from distill.losses.signals import TEXT_SIGNALS, Signal, Wanted
 from distill.losses.terms import LAYER_MAPS, Match, Term, wanted_by
-from distill.students.student import StudentKind, StudentShape
+from distill.students import StudentKind, StudentShape
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

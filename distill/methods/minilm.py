@@ -14,9 +14,8 @@ large teachers (21st of 24); this is the last, as for its base teachers.
 
 from __future__ import annotations
 
-from distill.losses.functions import attention_divergence
 from distill.losses.signals import Signal
-from distill.losses.terms import HardLabels, Match, Relations, Term, last
+from distill.losses.terms import HardLabels, Match, Relations, Term, attention_divergence, last
 from distill.methods.method import General, Method, Phase, one_phase
 from distill.methods.tinybert import AnyWidthStudent
 

@@ -29,15 +29,20 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from bertender.core.errors import ModelError
-from distill.losses.functions import (
+from distill.losses.terms import (
+    HardLabels,
+    MaskedWords,
+    Match,
+    SoftLabels,
+    SoftWords,
     attention_divergence,
     hidden_mean_mse,
     hidden_variance_difference,
     normalised_hidden_mse,
+    uniform,
 )
-from distill.losses.terms import HardLabels, MaskedWords, Match, SoftLabels, SoftWords, uniform
 from distill.methods.method import General, LayerTurns, Method, Phase, one_phase
-from distill.students.student import StudentKind, StudentShape
+from distill.students import StudentKind, StudentShape
 
 if TYPE_CHECKING:
     import torch

@@ -21,11 +21,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from bertender.core.errors import ModelError
-from distill.losses.functions import hidden_cosine
-from distill.losses.terms import Match, last, uniform
+from distill.losses.terms import Match, hidden_cosine, last, uniform
 from distill.methods.distilbert import COSINE, LABELS
 from distill.methods.method import General, Method, one_phase
-from distill.students.student import (
+from distill.students import (
     ShorterStudent,
     StudentKind,
     StudentShape,

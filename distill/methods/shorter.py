@@ -52,14 +52,18 @@ texts of SST-2 (teacher 0.830).
 
 from __future__ import annotations
 
-from distill.losses.functions import (
+from distill.losses.terms import (
+    HardLabels,
+    Match,
+    SoftLabels,
     attention_divergence,
     normalised_sentence_mse,
     sentence_cosine,
+    skip,
+    uniform,
 )
-from distill.losses.terms import HardLabels, Match, SoftLabels, skip, uniform
 from distill.methods.method import LayerPhases, Method, Phase, one_phase
-from distill.students.student import ShorterStudent
+from distill.students import ShorterStudent
 
 PKD = Method(
     name="pkd",

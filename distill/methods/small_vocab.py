@@ -29,7 +29,7 @@ from distill.losses.terms import (
 )
 from distill.methods.method import General, Method, Phase, one_phase
 from distill.methods.tinybert import AnyWidthStudent
-from distill.students.student import PretrainedStudent
+from distill.students import PretrainedStudent
 
 
 class OwnVocabularyStudent(AnyWidthStudent):

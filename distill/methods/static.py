@@ -24,7 +24,7 @@ from bertender.core.errors import ModelError
 from distill.losses.terms import HardLabels, LogitMatch
 from distill.methods.bilstm import TableStudent, strongest_directions
 from distill.methods.method import Method, one_phase
-from distill.students.student import StudentShape
+from distill.students import StudentShape
 
 if TYPE_CHECKING:
     import torch

@@ -22,10 +22,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from bertender.core.errors import ModelError
-from distill.losses.functions import attention_mse, hidden_mse, soft_cross_entropy
-from distill.losses.terms import Match, SoftLabels, uniform, with_embeddings
+from distill.losses.terms import (
+    Match,
+    SoftLabels,
+    attention_mse,
+    hidden_mse,
+    soft_cross_entropy,
+    uniform,
+    with_embeddings,
+)
 from distill.methods.method import General, Method, Phase, one_phase
-from distill.students.student import ShorterStudent, StudentKind, StudentShape
+from distill.students import ShorterStudent, StudentKind, StudentShape
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

@@ -40,8 +40,8 @@ from serve.door.engine import (
     away,
     model_of,
 )
+from serve.repository import model_names
 from serve.repository.config_pbtxt import CONFIG_NAME, read_model_config
-from serve.repository.write import model_names
 from serve.server.installation import QUIET_AND_LIGHT
 from serve.wire import CANDIDATE_SUFFIX
 

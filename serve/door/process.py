@@ -57,7 +57,7 @@ def engine_of(repository: Path, config: ServeConfig, workspace: Workspace) -> En
     if config.is_embedded:
         return EmbeddedEngine(repository, config, log_file_of(config, workspace))
     if config.triton is not None:
-        from serve.door.attached import AttachedEngine
+        from serve.door.triton import AttachedEngine
 
         return AttachedEngine(repository, config)
     from serve.door.triton import TritonEngine

@@ -1,0 +1,505 @@
+"""The Triton model repository: a folder that holds all that the endpoint serves.
+
+    DIRECTORY/classifier/config.pbtxt      settings of Triton and the backend, and which version
+    DIRECTORY/classifier/1/model.py        imports `serve.backend.model`
+    DIRECTORY/classifier/1/artifact/       the artifact's files, digests included
+
+with a folder for each model. `bertender deploy` adds versions. Where a backend of Triton runs the
+graph (`--runtime triton-onnxruntime`), the artifact is another model, which `classifier` calls, and
+reads for its tokenizer:
+
+    DIRECTORY/classifier-encoder/config.pbtxt
+    DIRECTORY/classifier-encoder/1/        the artifact's files; Triton reads model.onnx
+
+The model's data is all inside: a repository that stays has copies, so that whoever writes into the
+artifact (`cp` does, where a file is there) does not change what is loaded from the repository,
+today or after a restart. One that goes with its server has links where there can be, as a model may
+be large and the folder of temporary files in memory; the server has read them by the time that it
+is ready, and they are watched. The code is not inside: model.py imports the installed `serve`
+package, so that a repaired backend needs no new repository. The Python that Triton runs must
+therefore have bertender installed; `serve.server` sees to that.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+from bertender.core.artifact import Artifact, foreign_files, shown_names, write_moved_card
+from bertender.core.card import CARD_NAME
+from bertender.core.errors import ArtifactError, ConfigError, DamagedArtifactError, ModelError
+from bertender.core.files import replacing_directory
+from bertender.models.onnx_session import ONNX_DATA_NAME, ONNX_NAME
+from bertender.models.runtimes import FLOAT_PRECISIONS, RUNTIMES, check_suits, saturates
+from bertender.problems import PROBLEMS
+from bertender.text.tokenizer import open_tokenizer, stated_longest_input
+from serve.backend.batches import ENCODER_OUTPUT
+from serve.backend.opening import bucket_shapes
+from serve.config import SERVED_RUNTIMES, BackendParameters, ServeConfig
+from serve.repository.config_pbtxt import (
+    ANY,
+    CONFIG_NAME,
+    FIRST_VERSION,
+    GraphSignature,
+    ModelConfig,
+    encoder_config,
+    model_config,
+    read_model_config,
+    read_signature,
+    triton,
+    write_model_config,
+)
+from serve.wire import CANDIDATE_SUFFIX, ENCODER_NAME, MODEL_NAME
+
+logger = logging.getLogger(__name__)
+
+FEWEST_CHOICES = 2
+"""Of a question."""
+DRAFT = re.compile(r"\..+\.draft-")
+"""Name of a folder that a killed deployment has left."""
+
+Models = Artifact | Mapping[str, Artifact]
+"""What to serve: one artifact as the model `classifier`, or several by the names of models."""
+
+MODEL_FILE = '''\
+"""The Python side of this Triton model. Its code is bertender's, as installed with Triton."""
+
+import os
+import sys
+
+# the stub reads no PYTHONPATH itself, and so would find other packages than who starts it
+sys.path[:0] = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
+
+from serve.backend.model import TritonPythonModel  # noqa: E402
+
+__all__ = ["TritonPythonModel"]
+'''
+
+
+def by_name(models: Models) -> Mapping[str, Artifact]:
+    """Return the artifacts by the names of their models."""
+    return {MODEL_NAME: models} if isinstance(models, Artifact) else models
+
+
+def write_repository(
+    models: Models, directory: Path, config: ServeConfig, *, is_temporary: bool = False
+) -> Path:
+    """Write the model repository of ONNX artifacts at `directory`, and return its path.
+
+    All of it appears at once and replaces a repository written before, or nothing does. One that no
+    server is started with, which would prove it, is read back first.
+
+    Args:
+        models: what to serve; digests are checked here.
+        directory: where to.
+        config: settings of Triton and the backend.
+        is_temporary: the repository goes with its server, while the artifacts are still there.
+
+    Raises:
+        ConfigError: Triton runs the graph, and there are several, or one of another name.
+        ModelError: an artifact is not an ONNX classifier, or Triton would add its products wrongly.
+        DamagedArtifactError: an artifact's files differ from its card.
+        ArtifactError: `directory` exists and is not such a repository, it cannot be written, or
+            Triton would not load it.
+    """
+    artifacts = by_name(models)
+    for artifact in artifacts.values():
+        check_servable(artifact)
+        if runtime := SERVED_RUNTIMES[config.runtime].in_process:
+            check_suits(runtime, artifact)
+    if config.triton_backend:
+        _check_encoders(artifacts, config)
+    directory = directory.resolve()
+    _check_foreign(directory)
+    try:
+        with replacing_directory(directory) as draft:
+            for name, artifact in artifacts.items():
+                _fill(draft / name, artifact, config, is_temporary)
+            if not config.starts_server:
+                check_written(draft)
+                for artifact in artifacts.values():
+                    _warn_of_device(artifact, config)
+    except OSError as error:
+        raise cannot_be_written(directory, [*artifacts.values()], error) from error
+    return directory
+
+
+def check_written(repository: Path) -> None:
+    """Check what the written folders alone can prove: each config.pbtxt leads to a version, to the
+    files of its artifact, and to a graph with these tensors.
+
+    Raises:
+        ArtifactError: it does not; every fault is named.
+    """
+    files = sorted(repository.glob(f"*/{CONFIG_NAME}"))
+    if faults := [f"{file.parent.name}/{fault}" for file in files for fault in _faults(file)]:
+        raise ArtifactError(
+            "Triton would not load this repository, so it is not written. " + "; ".join(faults)
+        )
+
+
+def _faults(file: Path) -> Iterator[str]:
+    """Yield what a config.pbtxt says and the folder of its model does not have."""
+    config = read_model_config(file)
+    for number in config.version_policy.specific.versions or (FIRST_VERSION,):
+        version = file.parent / str(number)
+        if not version.is_dir():
+            yield f"{number} is missing, the version of {CONFIG_NAME}"
+        elif config.backend == "python":
+            yield from _classifier_faults(version, config)
+        else:
+            yield from _graph_faults(version / ONNX_NAME, config)
+
+
+def _classifier_faults(version: Path, config: ModelConfig) -> Iterator[str]:
+    if not (version / "model.py").is_file():
+        yield f"{version.name}/model.py is missing"
+    strings = {name: value.string_value for name, value in config.parameters.items()}
+    parameters = BackendParameters.parse(strings)
+    try:
+        artifact = Artifact.load(version / parameters.artifact, checked_at=parameters.stamp)
+        signature = read_signature(artifact.path / ONNX_NAME)
+    except (ArtifactError, ModelError) as error:
+        yield f"{version.name}: {error}"
+        return
+    yield from _missing_weights(artifact.path, signature)
+    task = artifact.card.task
+    labels = len(PROBLEMS[task.problem_type].output_names(task.labels))
+    if PROBLEMS[task.problem_type].gives_vectors:
+        return
+    for tensor in signature.outputs:
+        if tensor.name == ENCODER_OUTPUT and tensor.dims and tensor.dims[-1] not in (ANY, labels):
+            yield (
+                f"{version.name}/{parameters.artifact}/{ONNX_NAME}, {tensor.name}: "
+                f"{list(tensor.dims)}; allowed: {labels} at the end, the labels of the artifact"
+            )
+
+
+def _graph_faults(graph: Path, config: ModelConfig) -> Iterator[str]:
+    """Yield how the graph that a backend of Triton runs differs from its config.pbtxt."""
+    try:
+        signature = read_signature(graph)
+    except ModelError as error:
+        yield f"{graph.parent.name}: {error}"
+        return
+    yield from _missing_weights(graph.parent, signature)
+    sides = (
+        ("input", config.input, signature.inputs),
+        ("output", config.output, signature.outputs),
+    )
+    for side, declared, own in sides:
+        known = {each.name: _shown_tensor(each.data_type, each.dims or ()) for each in own}
+        for tensor in declared:
+            shown = _shown_tensor(triton.DataType.Name(tensor.data_type), tensor.dims)
+            if shown != known.get(tensor.name):
+                allowed = known.get(tensor.name) or f"an {side} of the graph: {', '.join(known)}"
+                yield f"{CONFIG_NAME}, {side} {tensor.name!r}: {shown}; allowed: {allowed}"
+    for name in {each.name for each in signature.inputs} - {each.name for each in config.input}:
+        yield f"{CONFIG_NAME}, input: {name!r} is missing, and the graph needs it"
+
+
+def _shown_tensor(data_type: str, dims: Sequence[int]) -> str:
+    return f"{data_type} {[*dims]}"
+
+
+def _missing_weights(folder: Path, signature: GraphSignature) -> Iterator[str]:
+    for name in sorted(signature.weight_files):
+        if not (folder / name).is_file():
+            yield f"{folder.name}/{ONNX_NAME}: {name} with its weights is missing next to it"
+
+
+def _warn_of_device(artifact: Artifact, config: ServeConfig) -> None:
+    """Warn of a graph whose device computes most of it elsewhere, or in another type."""
+    precision, runtime = artifact.card.precision, SERVED_RUNTIMES[config.runtime].in_process
+    if config.gpu and precision not in FLOAT_PRECISIONS:
+        # by https://github.com/microsoft/onnxruntime/blob/main/docs/FAQ.md
+        logger.warning(
+            "%s is of precision %s, for KIND_GPU: of 8-bit operators, the CUDA provider has "
+            "QuantizeLinear, DequantizeLinear and MatMulInteger, and others run on the CPU. Leave "
+            "--gpu out, or give a graph of float32 or float16.",
+            artifact.place,
+            precision,
+        )
+    on_gpu = config.gpu or (runtime is not None and RUNTIMES[runtime].needs_gpu)
+    if not on_gpu and precision == "float16":
+        logger.warning(
+            "%s is of float16, for %s on the CPU, which computes most of it in float32, with "
+            "conversions between them. Take a runtime of a GPU, or a graph of float32 or 8 bits.",
+            artifact.place,
+            config.runtime,
+        )
+
+
+def check_servable(artifact: Artifact) -> None:
+    """Raise ModelError unless an artifact is an ONNX classifier."""
+    card = artifact.card
+    if card.kind != "onnx":
+        step = f"Export it first: `bertender export {artifact.path} --out FOLDER`."
+        if card.kind == "bundle":
+            step = "Give the graph that it was made of."
+        raise ModelError(
+            f"{artifact.place} is a {card.kind!r} artifact; only 'onnx' artifacts are served. "
+            f"{step}"
+        )
+    if card.task.problem_type not in PROBLEMS:
+        raise ModelError(
+            f"{artifact.path} was made for {card.task.problem_type!r}; the endpoint serves "
+            f"{', '.join(map(repr, PROBLEMS))}. Fine-tune it on a task first: `bertender finetune`."
+        )
+    task = artifact.card.task
+    if PROBLEMS[task.problem_type].places_are_labels and len(task.labels) < FEWEST_CHOICES:
+        raise ModelError(
+            f"{artifact.path} scores choices, and does not say how many a question has. Import it "
+            "with their numbers, as four: bertender import ... --labels 0,1,2,3."
+        )
+
+
+def _check_encoders(artifacts: Mapping[str, Artifact], config: ServeConfig) -> None:
+    """Check artifacts whose graphs a backend of Triton is to run, all of them under one name.
+
+    Raises:
+        ConfigError: there are several, or one of another name.
+        ModelError: the backend would add 8-bit products wrongly on this CPU.
+    """
+    if [*artifacts] != [MODEL_NAME]:
+        raise ConfigError(
+            f"runtime={config.runtime} serves one artifact, as {MODEL_NAME!r}, and there are "
+            f"{', '.join(artifacts)}. Write a repository for each."
+        )
+    quantization = artifacts[MODEL_NAME].card.findings.quantization
+    is_exact = config.gpu or not config.starts_server or not saturates()
+    if not is_exact and quantization is not None and quantization.target != "avx2":
+        raise ModelError(
+            f"{artifacts[MODEL_NAME].path} was quantized for target {quantization.target!r}. This "
+            "CPU has no 8-bit dot products, and the backend of Triton would not add its products "
+            "exactly. Use --runtime onnxruntime, or quantize again with --target avx2."
+        )
+
+
+def _fill(model: Path, artifact: Artifact, config: ServeConfig, is_temporary: bool) -> None:
+    version = model / str(FIRST_VERSION)
+    inputs: tuple[str, ...] = ()
+    if config.triton_backend:
+        version.mkdir(parents=True)
+        (version / "model.py").write_text(MODEL_FILE, encoding="utf-8")
+        encoder = model.with_name(ENCODER_NAME) / str(FIRST_VERSION)
+        stamp = place_artifact(artifact, encoder, is_temporary=is_temporary)
+        inputs = _write_encoder(encoder, artifact, config)
+    else:
+        stamp = fill_version(version, artifact, is_temporary=is_temporary)
+    settings = model_config(
+        artifact.card,
+        config,
+        artifact.digest,
+        stamp,
+        name=model.name,
+        longest_input=stated_longest_input(artifact.path),
+        encoder_inputs=inputs,
+    )
+    write_model_config(model / CONFIG_NAME, settings)
+
+
+def fill_version(version: Path, artifact: Artifact, *, is_temporary: bool) -> str:
+    """Fill the folder of a model's version; return the stamp of the artifact's files in it."""
+    stamp = place_artifact(artifact, version / "artifact", is_temporary=is_temporary)
+    (version / "model.py").write_text(MODEL_FILE, encoding="utf-8")
+    return stamp
+
+
+def _write_encoder(version: Path, artifact: Artifact, config: ServeConfig) -> tuple[str, ...]:
+    """Write the configuration of the model that runs the graph, and return its inputs."""
+    signature = read_signature(version / ONNX_NAME)
+    tokenize = PROBLEMS[artifact.card.task.problem_type].encoder(
+        open_tokenizer(artifact.path, config.max_length), None
+    )
+    shapes = bucket_shapes(config.tokens_per_bucket, tokenize.max_length, config.max_batch_size)
+    outputs = tuple(each for each in signature.outputs if each.name == ENCODER_OUTPUT)
+    used = replace(signature, outputs=outputs)
+    write_model_config(version.parent / CONFIG_NAME, encoder_config(used, config, shapes))
+    return tuple(each.name for each in signature.inputs)
+
+
+def place_artifact(artifact: Artifact, out: Path, *, is_temporary: bool) -> str:
+    """Put the card and the files that it names into a new folder; other files stay behind.
+
+    They are read once, there, and their digests are compared with the card.
+
+    Args:
+        artifact: what to place.
+        out: where to.
+        is_temporary: the folder is loaded once, and goes while the artifact is still there, so
+            that links will do.
+
+    Returns:
+        The stamp of the files, which they have as long as nobody touches them.
+
+    Raises:
+        DamagedArtifactError: the files differ from the card.
+        OSError: they cannot be written.
+    """
+    out.mkdir(parents=True)
+    write_moved_card(artifact, out)
+    # ONNX Runtime maps a file of weights as it is on the disk: whoever writes into it changes what
+    # a running server predicts
+    has_links = is_temporary and ONNX_DATA_NAME not in artifact.card.files
+    for name in artifact.card.files:
+        source, target = artifact.path / name, out / name
+        if not source.is_file():  # one that is missing is named by the check
+            continue
+        target.parent.mkdir(parents=True, exist_ok=True)
+        for link in (os.link, os.symlink) if has_links else ():
+            with suppress(OSError):  # another file system, or one without links
+                link(source.resolve(), target)
+                break
+        else:
+            shutil.copyfile(source, target)
+    placed = Artifact(out, artifact.card)
+    stamp = placed.stamp
+    try:
+        placed.check_files()
+    except DamagedArtifactError:
+        artifact.check_files()  # so that its own path is named
+        raise
+    return stamp
+
+
+def cannot_be_written(
+    directory: Path, artifacts: Sequence[Artifact], error: OSError
+) -> ArtifactError:
+    """Return the error for files of artifacts that find no place in a repository."""
+    files = [file for artifact in artifacts for file in artifact.card.files.values()]
+    size_mb = sum(file.size_bytes for file in files) / 1e6
+    return ArtifactError(
+        f"the model repository {directory} cannot be written: {error.strerror}. It takes "
+        f"{size_mb:.1f} MB. Make room, or choose another directory (TMPDIR for `serve`). "
+        "Nothing has changed there."
+    )
+
+
+def is_repository(directory: Path) -> bool:
+    """Return whether `directory` holds a repository that `write_repository` wrote, and no more."""
+    if not directory.is_dir():
+        return False
+    models = [path for path in directory.iterdir() if not _is_left(path.name)]
+    return bool(models) and all(map(_is_model, models))
+
+
+def _is_left(name: str) -> bool:
+    """Return whether a folder may be what a killed deployment has left, whole or in part."""
+    return bool(DRAFT.match(name)) or name.endswith(CANDIDATE_SUFFIX)
+
+
+def _is_model(path: Path) -> bool:
+    cards = [*path.glob(f"*/artifact/{CARD_NAME}")]
+    if path.name in (MODEL_NAME, ENCODER_NAME):  # the artifact of both is in the latter
+        cards += path.with_name(ENCODER_NAME).glob(f"*/{CARD_NAME}")
+    return (path / CONFIG_NAME).is_file() and any(card.is_file() for card in cards)
+
+
+def model_names(repository: Path) -> tuple[str, ...]:
+    """Return the names of the models that a repository is for, without candidates."""
+    names = sorted(path.parent.name for path in repository.glob(f"*/{CONFIG_NAME}"))
+    return tuple(name for name in names if not name.endswith(CANDIDATE_SUFFIX))
+
+
+def _check_foreign(directory: Path) -> None:
+    """Raise ArtifactError where a new repository would take away what is no part of an old one."""
+    if not directory.exists() or (directory.is_dir() and not any(directory.iterdir())):
+        return
+    if not is_repository(directory):
+        raise ArtifactError(
+            f"{directory} exists and is not a model repository of bertender, so it will not be "
+            "replaced. Choose another directory, or remove it yourself."
+        )
+    if deployed := [path for path in directory.glob("*/[0-9]*") if path.name != "1"]:
+        raise ArtifactError(
+            f"{directory} holds versions that were deployed there: "
+            f"{', '.join(f'{path.name} of {path.parent.name}' for path in deployed)}. They would "
+            f"be gone. Deploy another: bertender deploy ARTIFACT --to {directory}; or choose "
+            "another directory."
+        )
+    if foreign := _foreign_files(directory):
+        raise ArtifactError(
+            f"{directory} holds files that bertender has not written, and they would be gone: "
+            f"{shown_names(foreign)}. Choose another directory, or move them."
+        )
+
+
+def _foreign_files(repository: Path) -> list[str]:
+    """Return the files of a repository that are neither its own nor of its artifacts, by name."""
+    own = {*repository.glob(f"*/{CONFIG_NAME}"), *repository.glob("*/*/model.py")}
+    artifacts = [card.parent for card in repository.glob(f"**/{CARD_NAME}")]
+    foreign: list[Path] = []
+    for path in repository.rglob("*"):
+        place = path.relative_to(repository)
+        if any(_is_left(part) or part == "__pycache__" for part in place.parts):
+            continue
+        inside = any(path.is_relative_to(artifact) for artifact in artifacts)
+        if not inside and path not in own and (path.is_symlink() or not path.is_dir()):
+            foreign.append(place)
+    foreign += (
+        (artifact / name).relative_to(repository)
+        for artifact in artifacts
+        for name in foreign_files(artifact)
+        if artifact / name not in own
+    )
+    return sorted(path.as_posix() for path in foreign)
+
+
+NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
+ASSIGNMENT = re.compile(r"([^=/]*)=(.+)")
+
+
+def models_by_name(words: Sequence[str]) -> Mapping[str, str]:
+    """Return the paths of artifacts by the names of their models, from words of a command line.
+
+    A path alone is the model `classifier`; so is one with an equals sign that leads to a folder.
+    Others are NAME=ARTIFACT.
+
+    Raises:
+        ConfigError: a name cannot be that of a model, or is there twice.
+    """
+    models: dict[str, str] = {}
+    for word in words:
+        match = ASSIGNMENT.fullmatch(word)
+        if match is None or Path(word).exists():
+            name, path = MODEL_NAME, word
+        else:
+            name, path = check_name(match[1]), match[2]
+        if name in models:
+            raise ConfigError(
+                f"{word}: another artifact is called {name!r} already, {models[name]}. Give each "
+                "a name of its own, as NAME=ARTIFACT."
+            )
+        models[name] = path
+    return models
+
+
+def check_name(name: str) -> str:
+    """Return the name of a model.
+
+    Raises:
+        ConfigError: it is none.
+    """
+    if not NAME.fullmatch(name):
+        raise ConfigError(
+            f"{name!r} is no name of a model: it begins with a letter, and has at most 64 letters, "
+            "digits, _ and -."
+        )
+    if name == ENCODER_NAME:
+        raise ConfigError(
+            f"{name!r} is for the graph of {MODEL_NAME!r} where a backend of Triton runs it. "
+            "Choose another."
+        )
+    if name.endswith(CANDIDATE_SUFFIX):
+        raise ConfigError(
+            f"{name!r}: names that end with {CANDIDATE_SUFFIX!r} are for what `bertender deploy` "
+            "tries. Choose another."
+        )
+    return name

@@ -40,7 +40,7 @@ from bertender.core.errors import (
     ServingError,
 )
 from serve.config import STANDARD_OUTPUT, ServeConfig
-from serve.repository.write import Models, by_name, model_names, write_repository
+from serve.repository import Models, by_name, model_names, write_repository
 from serve.server.addresses import in_url, reachable, with_free_ports
 from serve.server.installation import QUIET_AND_LIGHT
 from serve.server.supervisor import HURRYING

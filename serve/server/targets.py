@@ -49,6 +49,7 @@ from serve.client.access import (
     parse_url,
 )
 from serve.config import DeployConfig, ServeConfig
+from serve.repository import cannot_be_written, fill_version, is_repository, model_names
 from serve.repository.config_pbtxt import (
     CONFIG_NAME,
     FIRST_VERSION,
@@ -58,7 +59,6 @@ from serve.repository.config_pbtxt import (
     read_model_config,
     write_model_config,
 )
-from serve.repository.write import cannot_be_written, fill_version, is_repository, model_names
 from serve.server.addresses import is_same_host
 from serve.server.server import Server
 from serve.server.supervisor import STUB_NAME

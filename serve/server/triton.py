@@ -28,8 +28,8 @@ import psutil
 from bertender.core.errors import ConfigError
 from bertender.models.runtimes import check_installed
 from serve.config import SERVED_RUNTIMES, STANDARD_OUTPUT, ServeConfig
+from serve.repository import model_names
 from serve.repository.config_pbtxt import CONFIG_NAME, read_model_config
-from serve.repository.write import model_names
 from serve.server import supervisor
 from serve.server.addresses import free_ports
 from serve.server.installation import BACKENDS, Installation, find_installation

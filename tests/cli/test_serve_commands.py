@@ -24,7 +24,7 @@ from bertender.core.errors import ServerMissingError
 from bertender.models.classifier import open_classifier
 from serve.client.endpoint import Endpoint
 from serve.config import ServeConfig
-from serve.repository.write import is_repository
+from serve.repository import is_repository
 from serve.server import triton
 from serve.server.server import Server
 from tests.cli.made import Made

@@ -24,7 +24,7 @@ from distill.finetuning.finetune import finetune_by_name
 from distill.methods.albert import AlbertStudent
 from distill.methods.distilbert import DistilBertStudent
 from distill.methods.mobilebert import MobileBertStudent
-from distill.students.student import StudentShape
+from distill.students import StudentShape
 from distill.students.weights import masked_language_model
 from export.config import ExportConfig
 from export.exporter import export

@@ -26,10 +26,9 @@ from bertender.models.runtimes import import_openvino
 from bertender.tasks.task import Task
 from bertender.text.tokenizer import load_tokenizer
 from export.bundle import browser as browser_bundle
-from export.bundle import single_file
-from export.bundle.bundle import bundle, check_target
-from export.bundle.config import BundleConfig
+from export.bundle import bundle, check_target, single_file
 from export.bundle.program import calibration_notes
+from export.config import BundleConfig
 from quantize.quantizer import quantize
 from tests.packages import NODE_MODULES, needs_extensions, needs_node
 from tests.quantize.contexts import HERE, config_of
@@ -103,7 +102,7 @@ def test_what_answers_otherwise_is_not_written(
         path.write_text(json.dumps({**settings, "model_max_length": 6}))
 
     original = program.copy_companions
-    for module in ("export.bundle.browser", "export.bundle.openvino"):
+    for module in ("export.bundle.browser", "export.bundle.program"):
         monkeypatch.setattr(f"{module}.copy_companions", other_files)
     with pytest.raises(ParityError, match="inputs: input_ids"):
         bundled(exported, task, tmp_path / "out", to=to)

@@ -23,7 +23,7 @@ from quantize import post_training as qdq
 from quantize.config import SCHEMES
 from quantize.quantizer import quantize
 from serve.config import ServeConfig
-from serve.repository.write import write_repository
+from serve.repository import write_repository
 from tests.quantize.contexts import config_of
 
 GRAPH_FILES = (ONNX_NAME, ONNX_DATA_NAME)

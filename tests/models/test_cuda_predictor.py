@@ -26,7 +26,7 @@ from bertender.tasks.task import Task
 from quantize.config import QuantizeConfig
 from quantize.quantizer import quantize
 from serve.config import ServeCommandConfig
-from serve.repository.write import write_repository
+from serve.repository import write_repository
 
 CUDA = "onnxruntime-cuda"
 PROVIDER = "CUDAExecutionProvider"

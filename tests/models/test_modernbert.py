@@ -21,7 +21,7 @@ from distill.losses.signals import read_signals
 from distill.methods.distilbert import DistilBertStudent
 from distill.pruning.cutting import Remaining, cut, least_missed, without_layers
 from distill.pruning.rescaling import rescale
-from distill.students.student import START_LAYERS, ShorterStudent, StudentShape
+from distill.students import START_LAYERS, ShorterStudent, StudentShape
 from tests.distill.pruning.toys import everything
 from tests.toy_models import save_artifact, tiny_classifier
 

@@ -16,8 +16,8 @@ from bertender.cli.asking import lines_of
 from bertender.comparison.accuracy import constant_row, evaluate
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError, DataError, ModelError
-from bertender.models.choice_heads import CHOICE_HEADS, scorer_of
 from bertender.models.classifier import open_classifier
+from bertender.models.finished import CHOICE_HEADS, scorer_of
 from bertender.models.importing import import_model, open_artifact
 from bertender.problems.multiple_choice import MULTIPLE_CHOICE
 from bertender.problems.problem import Outputs

@@ -43,10 +43,8 @@ from distill.finetuning.config import FinetuneConfig
 from distill.finetuning.finetune import finetune_by_name
 from distill.pruning.config import PruneConfig
 from distill.pruning.pruner import prune
-from export.bundle import single_file
-from export.bundle.bundle import bundle
-from export.bundle.config import PROGRAMS, BundleConfig
-from export.config import ExportConfig
+from export.bundle import bundle, single_file
+from export.config import PROGRAMS, BundleConfig, ExportConfig
 from export.exporter import export, write_onnx
 from quantize.config import QuantizeConfig
 from quantize.graph_check import failures_if_quantized

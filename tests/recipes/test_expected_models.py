@@ -23,7 +23,7 @@ from distill.distillation.general import GeneralTeacher
 from distill.methods import GENERAL_METHODS, METHODS
 from distill.pretraining.config import OBJECTIVES
 from distill.pretraining.pretrain import TRAINING_MODULES
-from distill.students.student import StudentShape
+from distill.students import StudentShape
 from distill.teachers.encoders import load_masked_language_model
 from export.precision import OPTIMIZATIONS
 from quantize.config import SCHEMES

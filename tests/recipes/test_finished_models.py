@@ -18,7 +18,7 @@ from bertender.recipes.recorded_task import recorded_task
 from bertender.tasks.loading import load_task
 from bertender.tasks.task import Split, Task, TaskConfig
 from serve.config import ServeConfig
-from serve.repository.write import write_repository
+from serve.repository import write_repository
 from tests.front import fail
 from tests.tasks.writers import write_texts
 from tests.toy_models import save_artifact, save_classifier, save_encoder, tiny_classifier

@@ -17,7 +17,7 @@ from tritonclient.utils import InferenceServerException
 
 from bertender.core.artifact import Artifact
 from serve.config import ServeConfig
-from serve.repository.write import MODEL_FILE, write_repository
+from serve.repository import MODEL_FILE, write_repository
 from serve.server.server import Server
 from serve.wire import MODEL_NAME
 from tests.served import ANY_PORTS

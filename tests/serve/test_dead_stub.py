@@ -15,7 +15,7 @@ from bertender.core.artifact import Artifact
 from bertender.core.errors import DeadlineError, ServingError
 from serve.client.endpoint import Endpoint
 from serve.config import ServeConfig
-from serve.repository.write import write_repository
+from serve.repository import write_repository
 from serve.server.server import Server, serving
 from serve.server.supervisor import STUB_DIED
 from serve.server.triton import STOP_TIMEOUT_S

@@ -19,7 +19,7 @@ from bertender.models.classifier import Classifier
 from serve.backend.model import check_numpy
 from serve.client.endpoint import classify
 from serve.config import ServeConfig
-from serve.repository.write import write_repository
+from serve.repository import write_repository
 from serve.server import installation
 from serve.server.installation import find_installation
 from serve.server.server import Server

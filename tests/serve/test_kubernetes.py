@@ -19,7 +19,7 @@ from serve.backend.metrics import METRIC_FAMILIES
 from serve.door.callers import read_keys
 from serve.door.service import DoorSettings
 from serve.door.watch import Patience
-from serve.repository.write import model_names, write_repository
+from serve.repository import model_names, write_repository
 from serve.server.server import END_TIMEOUT_S
 from serve.server.triton import IN_FLIGHT_TIMEOUT_S, attached_command
 from serve.server.workspace import needed_bytes

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from bertender.core.artifact import Artifact
+from serve.repository import is_repository
 from serve.repository.config_pbtxt import read_model_config
-from serve.repository.write import is_repository
 from serve.server.supervisor import SHARED_MEMORY
 from tests.served import ANY_PORT_OPTIONS, SERVE
 from tests.small_disk import SmallDisk, small_disk

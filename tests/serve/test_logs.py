@@ -13,7 +13,7 @@ import pytest
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError, ServingError
 from serve.config import ServeConfig
-from serve.repository.write import write_repository
+from serve.repository import write_repository
 from serve.server.server import Server
 from serve.server.workspace import Workspace
 from tests.packages import ROOT

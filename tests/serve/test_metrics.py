@@ -17,7 +17,7 @@ from bertender.text.batch import Example
 from serve.backend.metrics import METRIC_FAMILIES, MetricsThread, Tally, length_label
 from serve.client.endpoint import Endpoint
 from serve.config import ServeConfig
-from serve.repository.write import write_repository
+from serve.repository import write_repository
 from serve.server.server import Server
 from tests.serve.marked_model import ASK
 from tests.serve.scraped import scrape, scrape_until

@@ -19,10 +19,10 @@ from onnx.external_data_helper import set_external_data
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ArtifactError, DamagedArtifactError, ModelError
 from bertender.core.findings import QuantizationFindings
+from serve import repository
 from serve.config import SERVED_RUNTIMES, ServeCommandConfig, ServeConfig
-from serve.repository import write as repository
+from serve.repository import check_written, is_repository, write_repository
 from serve.repository.config_pbtxt import model_config, read_model_config, write_model_config
-from serve.repository.write import check_written, is_repository, write_repository
 from serve.server.server import Watch, report_overwritten
 from serve.wire import MODEL_NAME
 

@@ -13,7 +13,7 @@ from bertender.core.errors import RuntimeMissingError
 from bertender.models.classifier import open_classifier
 from bertender.text.batch import Example
 from serve.config import ServeConfig
-from serve.repository.write import write_repository
+from serve.repository import write_repository
 from serve.server.server import Server
 from tests.runtimes import needs
 from tests.serve.processes import stub_of

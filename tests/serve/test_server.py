@@ -26,7 +26,7 @@ from bertender.models.classifier import open_classifier
 from serve import probe
 from serve.client.endpoint import classify
 from serve.config import DeployConfig, ServeConfig
-from serve.repository.write import write_repository
+from serve.repository import write_repository
 from serve.server.server import Server, serving
 from serve.server.targets import target_of
 from serve.server.workspace import Workspace, is_listening, running_servers

@@ -16,7 +16,7 @@ from serve.client.endpoint import AsyncEndpoint, Endpoint
 from serve.client.protocols import PROTOCOLS
 from serve.config import ServeConfig
 from serve.probe import main as probe
-from serve.repository.write import (
+from serve.repository import (
     check_name,
     is_repository,
     model_names,

@@ -19,8 +19,8 @@ from bertender.text.batch import Example
 from bertender.text.tokenizer import load_tokenizer
 from serve.client.endpoint import Endpoint
 from serve.config import ServeCommandConfig, ServeConfig
+from serve.repository import is_repository, write_repository
 from serve.repository.config_pbtxt import encoder_config, read_model_config, read_signature
-from serve.repository.write import is_repository, write_repository
 from serve.server.server import Server
 from tests.serve.layouts import (
     BREAK_VARIABLE,

@@ -20,8 +20,8 @@ from bertender.core.artifact import Artifact
 from bertender.text.batch import Example
 from serve.backend.model import TritonPythonModel
 from serve.config import ServeConfig
+from serve.repository import write_repository
 from serve.repository.config_pbtxt import model_config
-from serve.repository.write import write_repository
 from serve.wire import to_arrays
 
 

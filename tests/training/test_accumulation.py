@@ -23,7 +23,7 @@ from bertender.training.loop import planned, train
 from bertender.training.steps import LossParts, Objective, Steps
 from distill.finetuning.config import FinetuneConfig
 from distill.finetuning.finetune import label_objective
-from distill.losses.functions import mean
+from distill.losses.terms import mean
 from distill.pretraining.masking import step_generator
 from tests.toys import toy_task
 from tests.training.runs import CONFIG, classification

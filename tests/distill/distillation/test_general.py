@@ -22,7 +22,7 @@ from distill.distillation.general import (
     distill_general_by_name,
 )
 from distill.methods import GENERAL_METHODS, METHODS
-from distill.students.student import StudentShape
+from distill.students import StudentShape
 from distill.students.weights import masked_language_model
 from distill.teachers.encoders import load_masked_language_model
 from tests.distill.distillation.general_settings import (

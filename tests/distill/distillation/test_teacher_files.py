@@ -25,7 +25,7 @@ from bertender.training.heads import HEADS, WEIGHT, logit_mse, soft_labels
 from distill.distillation.config import DISTILL_RULES, DistillConfig
 from distill.distillation.distiller import distill_from_file
 from distill.distillation.texts import with_unlabelled
-from distill.losses.functions import soft_cross_entropy
+from distill.losses.terms import soft_cross_entropy
 from distill.methods import METHODS
 from tests.front import fail, succeed, write_csv
 from tests.listening import Step, listed_steps, no_training

@@ -17,8 +17,13 @@ from bertender.training.examples import TensorBatch
 from bertender.training.loop import train
 from bertender.training.steps import LossParts
 from distill.finetuning.config import FinetuneConfig
-from distill.finetuning.finetune import finetune_by_name, label_objective, with_settings
-from distill.finetuning.unfreezing import GradualUnfreezing, trained_parts
+from distill.finetuning.finetune import (
+    GradualUnfreezing,
+    finetune_by_name,
+    label_objective,
+    trained_parts,
+    with_settings,
+)
 from distill.teachers.encoders import load_classifier
 from tests.toy_models import SHAPES, save_encoder
 from tests.training.runs import classification

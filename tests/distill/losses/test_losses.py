@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bertender.training.heads import hard_labels, logit_mse, soft_labels
-from distill.losses.functions import (
+from distill.losses.terms import (
     attention_divergence,
     attention_mse,
     hidden_cosine,

@@ -22,7 +22,7 @@ from distill.losses.terms import last
 from distill.losses.training_modules import TRAINING_MODULES
 from distill.methods import GENERAL_METHODS, METHODS
 from distill.methods.method import Method, Phase
-from distill.students.student import START_LAYERS, StudentShape
+from distill.students import START_LAYERS, StudentShape
 from distill.teachers.encoders import Teacher
 from distill.tokenizers import token_use
 from tests.toy_models import ODD, save_encoder, tiny_classifier

@@ -19,7 +19,7 @@ from distill.losses.terms import LayerMap, last, uniform
 from distill.losses.training_modules import LayerAfterLayer
 from distill.methods import METHODS
 from distill.methods.mobilebert import MobileBertStudent
-from distill.students.student import StudentKind, StudentShape
+from distill.students import StudentKind, StudentShape
 from tests.distill.distillation.general_settings import settings_of
 from tests.toy_models import VOCABULARY, save_language_model, tiny_classifier
 from tests.toys import passages, tiny_tokenizer

@@ -13,7 +13,7 @@ from distill.losses.signals import read_signals
 from distill.losses.terms import Match
 from distill.methods import GENERAL_METHODS
 from distill.methods.modernbert import ModernBertStudent
-from distill.students.student import StudentShape
+from distill.students import StudentShape
 from distill.students.weights import position_table, word_table
 from tests.toy_models import tiny_classifier
 from tests.toys import tiny_tokenizer

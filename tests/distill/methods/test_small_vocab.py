@@ -24,9 +24,9 @@ from distill.losses.terms import MIXED_INPUTS, MIXED_TARGETS, ProjectedWeights, 
 from distill.losses.training_modules import DualTraining, SharedProjection
 from distill.methods import GENERAL_METHODS
 from distill.methods.method import Method
-from distill.pretraining.mixed import MixedMasking, MixedVocabulary
+from distill.pretraining.masking import MixedMasking, MixedVocabulary
 from distill.pretraining.vocabularies import train_tokenizer
-from distill.students.student import StudentShape
+from distill.students import StudentShape
 from tests.distill.distillation.general_settings import settings_of
 from tests.toy_models import (
     LONGEST,

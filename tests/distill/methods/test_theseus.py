@@ -9,7 +9,7 @@ from bertender.training.steps import switch_off_dropout
 from distill.losses.signals import Signals
 from distill.losses.training_modules import TRAINING_MODULES, Replacing
 from distill.methods import METHODS
-from distill.students.student import StudentShape
+from distill.students import StudentShape
 from tests.toy_models import tiny_classifier
 from tests.toys import tiny_tokenizer
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from distill.pretraining.unigram_model import Lattice, estimate_tokens
+from distill.pretraining.vocabularies import Lattice, estimate_tokens
 
 PIECES = ["a", "b", "c", "ab", "bc", "abc", "aa"]
 NUMBERS = {token: number for number, token in enumerate(PIECES)}

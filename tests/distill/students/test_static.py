@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 
 from bertender.core.files import CACHE_VARIABLE
 from distill.methods.static import RARE, StaticStudent
-from distill.students.student import StudentShape
+from distill.students import StudentShape
 from distill.tokenizers import TokenUse, token_use
 from tests.toy_models import VOCABULARY, tiny_classifier
 from tests.toys import tiny_tokenizer

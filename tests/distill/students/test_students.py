@@ -19,7 +19,7 @@ from distill.methods.compact import MiniBertStudent
 from distill.methods.distilbert import distilbert_student
 from distill.methods.static import StaticStudent
 from distill.methods.tinybert import AnyWidthStudent
-from distill.students.student import START_LAYERS, ShorterStudent, StudentShape
+from distill.students import START_LAYERS, ShorterStudent, StudentShape
 from distill.students.weights import factors, position_table, weight_of
 from tests.toy_models import BERT_SHAPE, UNKNOWN, VOCABULARY, tiny_classifier
 from tests.toys import tiny_tokenizer

@@ -28,7 +28,7 @@ from export.exporter import export
 from quantize.quantizer import copy_companions
 from serve.client.endpoint import Endpoint
 from serve.config import DeployConfig, ServeConfig
-from serve.repository.write import Models, write_repository
+from serve.repository import Models, write_repository
 from serve.server.server import Server
 from serve.server.targets import ModelControl, ServerTarget, target_of
 from tests.served import BY_DEFAULT

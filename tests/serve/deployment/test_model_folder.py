@@ -12,8 +12,8 @@ import pytest
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ArtifactError, ConfigError
 from serve.config import ServeConfig
+from serve.repository import is_repository, write_repository
 from serve.repository.config_pbtxt import read_model_config, write_model_config
-from serve.repository.write import is_repository, write_repository
 from serve.server.targets import ModelFolder, model_folder
 from tests.serve.deployment.conftest import Versions, snapshot
 

@@ -21,10 +21,10 @@ from bertender.core.errors import (
 from bertender.tasks.task import Task
 from export.config import ExportConfig
 from export.exporter import export
+from serve import repository as repositories
 from serve.config import DeployConfig, ServeConfig
 from serve.deploy import deploy
-from serve.repository import write as repositories
-from serve.repository.write import MODEL_FILE, write_repository
+from serve.repository import MODEL_FILE, write_repository
 from serve.server import targets as model_folders
 from serve.server.targets import held
 from tests.serve.deployment.conftest import (

@@ -17,7 +17,7 @@ from bertender.core.errors import ConfigError, ServingError
 from bertender.models.classifier import Classifier
 from serve.client.endpoint import classify
 from serve.config import ServeConfig
-from serve.repository.write import Models, write_repository
+from serve.repository import Models, write_repository
 from serve.server.server import Server, serving
 from tests.serve.door.raw_http import get
 from tests.serve.processes import TRITON_NAME, family_of

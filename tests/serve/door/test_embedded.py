@@ -27,7 +27,7 @@ from serve.door.engine import (
     RefusedError,
     Tensor,
 )
-from serve.repository.write import write_repository
+from serve.repository import write_repository
 from serve.wire import to_arrays
 
 NUMBERS = itertools.count(1)

@@ -18,7 +18,7 @@ from bertender.models.classifier import Classifier
 from serve.config import ServeConfig
 from serve.door.engine import INVALID, UNAVAILABLE, InferRequest, RefusedError, Tensor
 from serve.door.triton import TritonEngine
-from serve.repository.write import write_repository
+from serve.repository import write_repository
 from serve.server.triton import Triton
 from serve.server.workspace import REPOSITORY, Workspace
 
