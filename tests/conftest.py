@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import shutil
+import sys
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -58,6 +61,17 @@ def no_power_cut() -> Iterator[None]:
     """Wait for no disk: a twentieth of the suite, for files that need not survive the machine."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda descriptor: None)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_full_collection() -> Iterator[None]:
+    """End a training without a full garbage collection: it empties the memory of GPUs alone."""
+    # who has not imported it, trains nothing or little, and need not wait for it
+    memory = sys.modules.get("accelerate.utils.memory")
+    with pytest.MonkeyPatch.context() as patch:
+        if memory and not os.environ["CUDA_VISIBLE_DEVICES"]:
+            patch.setattr(memory, "gc", SimpleNamespace(collect=lambda: 0))
         yield
 
 
@@ -136,6 +150,21 @@ def trained(once: Once, task: Task) -> Artifact:
         bertender.finetune(task, out=folder / "teacher", teacher=start, **settings)
 
     return Artifact.load(once("trained-teacher", fill) / "teacher")
+
+
+@pytest.fixture(scope="session")
+def teacher_of(once: Once) -> Callable[[str], Artifact]:
+    """A teacher of each toy task of `tests.toy_kinds`: (name or problem type) -> the teacher."""
+    from tests.toy_kinds import write_teacher
+
+    def teacher(name: str) -> Artifact:
+        folder = once(
+            f"teacher-{re.sub(r'[:,]', '-', name)}",
+            lambda folder: write_teacher(name, folder),
+        )
+        return Artifact.load(folder / "teacher")
+
+    return teacher
 
 
 @pytest.fixture(scope="session")

@@ -5,16 +5,22 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
+from bertender.core.artifact import Artifact
 from bertender.problems import PROBLEMS
 from bertender.tasks.task import Task
 from bertender.text.batch import Example
+from distill.finetuning.config import FinetuneConfig
+from distill.finetuning.finetune import finetune_by_name
 from tests.toy_heads import JOINT, RATED, TWO_OF_TEXTS
+from tests.toy_models import save_encoder
 from tests.toy_tagging import TASK as TAGGING
 from tests.toys import (
     answer_task,
     choice_task,
     number_task,
+    pair_task,
     ranking_task,
     set_task,
     similarity_task,
@@ -26,7 +32,24 @@ TOYS = (
     *(choice_task(), ranking_task(), JOINT, TWO_OF_TEXTS, RATED),
 )
 TASKS = {task.problem_type: task for task in TOYS}
+NAMED = {**TASKS, "pairs": pair_task()}
+"""The tasks that `write_teacher` knows."""
 ALL = (*PROBLEMS, *(task.problem_type for task in TOYS if task.problem.heads))
+
+
+def pace(task: Task) -> dict[str, Any]:
+    """How the models of a toy task learn: in as few steps as its texts allow."""
+    pace = {"batch_size": 8, "learning_rate": 3e-3, "precision": "fp32"}
+    many = len(task.train) > 200 and not task.problem.heads
+    return {**pace, "batch_size": 16, "learning_rate": 4e-3} if many else pace
+
+
+def write_teacher(name: str, folder: Path) -> Artifact:
+    """Train a teacher of a toy task in a folder, from a tiny BERT that lies there too."""
+    task, encoder = NAMED[name], save_encoder("bert", folder / "encoder")
+    epochs = 6 if len(task.train) > 200 else 9
+    config = FinetuneConfig(teacher=str(encoder), epochs=epochs, **pace(task))
+    return finetune_by_name(task, config, folder / "teacher")
 
 
 def write_asked(task: Task, examples: Sequence[Example], folder: Path) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,17 +19,12 @@ from bertender.models.classifier import open_classifier
 from bertender.problems.sentence_embedding import SENTENCE_EMBEDDING
 from bertender.problems.token_classification import TOKEN_CLASSIFICATION
 from bertender.tasks.task import Task
-from distill.finetuning.config import FinetuneConfig
-from distill.finetuning.finetune import finetune_by_name
 from tests.compression.brief import brief_probes
 from tests.quick import quick
-from tests.toy_kinds import ALL, TASKS
-from tests.toy_models import save_encoder
-from tests.toys import pair_task
+from tests.toy_kinds import ALL, NAMED, TASKS
 
 __all__ = ["brief_probes"]
 
-KINDS = {**TASKS, "pairs": pair_task()}
 SMALLEST: dict[str, Any] = {
     "students": (),
     "layers": (3,),
@@ -45,19 +41,15 @@ SMALLEST: dict[str, Any] = {
 
 
 @pytest.mark.usefixtures("brief_probes")
-@pytest.mark.parametrize("kind", quick(KINDS, TOKEN_CLASSIFICATION.name, "pairs"))
+@pytest.mark.parametrize("kind", quick(NAMED, TOKEN_CLASSIFICATION.name))
 def test_a_model_of_each_kind_is_compressed(
-    kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    kind: str,
+    teacher_of: Callable[[str], Artifact],
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    task = KINDS[kind]
-    training = FinetuneConfig(
-        teacher=str(save_encoder("bert", tmp_path / "encoder")),
-        epochs=6,
-        batch_size=8,
-        learning_rate=3e-3,
-        precision="fp32",
-    )
-    teacher = finetune_by_name(task, training, tmp_path / "teacher")
+    task = NAMED[kind]
+    teacher = teacher_of(kind)
     compression = Compression(teacher, task, CompressConfig.parse(SMALLEST), tmp_path / "out")
     caplog.clear()
     planned = compression.plan()

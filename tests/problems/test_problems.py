@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +26,7 @@ from bertender.gate.artifacts import VerifyConfig, verify
 from bertender.gate.judge import TOLERANCES, check_parity, labelled_sample
 from bertender.metrics import METRICS
 from bertender.models.classifier import Classifier, open_classifier
-from bertender.models.runtimes import DEFAULT_RUNTIME
 from bertender.problems import PROBLEMS
-from bertender.problems.problem import Outputs
 from bertender.problems.question_answering import QUESTION_ANSWERING
 from bertender.problems.token_classification import TOKEN_CLASSIFICATION
 from bertender.recipes.stages import STAGES
@@ -39,8 +36,6 @@ from bertender.text.tokenizer import load_tokenizer
 from bertender.training.heads import HEADS, head_of
 from distill.distillation.config import DistillConfig
 from distill.distillation.distiller import distill
-from distill.finetuning.config import FinetuneConfig
-from distill.finetuning.finetune import finetune_by_name
 from distill.pruning.config import PruneConfig
 from distill.pruning.pruner import prune
 from export.bundle import bundle, single_file
@@ -51,56 +46,39 @@ from quantize.graph_check import failures_if_quantized
 from quantize.quantizer import quantize
 from serve.backend.fair_queue import Refusal
 from serve.backend.opening import open_served_model
-from serve.check import LARGEST_DIFFERENCE, largest_difference, served_outputs
-from serve.client.endpoint import Endpoint
 from serve.config import BackendParameters, ServeConfig
 from serve.repository.config_pbtxt import model_config
-from serve.server.server import serving
 from serve.wire import TRUNCATED
 from tests.fake_predictor import FakePredictor
-from tests.front import succeed
 from tests.packages import HAS_NODE, NODE_MODULES
+from tests.problems.kinds import eight_bits, graph, graph_of, named, same, task, teacher
 from tests.quick import quick
 from tests.serve.asking import ask
-from tests.serve.layouts import ENCODER_RUNTIME, lay_out_with_encoders
-from tests.served import ANY_PORTS
-from tests.toy_kinds import ALL, TASKS, write_asked
-from tests.toy_models import save_encoder
+from tests.toy_heads import JOINT
+from tests.toy_kinds import ALL, TASKS, pace
 from tests.toy_tagging import TASK as TAGGING
 
+__all__ = ["eight_bits", "graph", "graph_of", "task", "teacher"]
+
 SETTINGS: dict[str, Any] = {"batch_size": 8, "learning_rate": 3e-3, "precision": "fp32"}
+ONE_OF_HEADS = pytest.mark.parametrize(
+    "task", quick(ALL, *PROBLEMS, JOINT.problem_type), indirect=True
+)
+"""Several heads go one path, whatever their kinds are."""
 NO_TORCH = """
 import sys
 import {module}
 assert "torch" not in sys.modules, "torch is loaded"
 """
 FASTEST = CompareConfig(
-    processes=1, rounds=2, single_texts=4, batch_size=4, warmup_rounds=0, noisy=True
+    processes=1,
+    rounds=2,
+    single_texts=4,
+    batch_size=4,
+    warmup_rounds=0,
+    threads=1,
+    noisy=True,
 )
-
-
-@pytest.fixture(scope="module", params=ALL)
-def task(request: pytest.FixtureRequest) -> Task:
-    return TASKS[request.param]
-
-
-@pytest.fixture(scope="module")
-def teacher(task: Task, tmp_path_factory: pytest.TempPathFactory) -> Artifact:
-    folder = tmp_path_factory.mktemp("problem")
-    encoder = save_encoder("bert", folder / "encoder")
-    config = FinetuneConfig(teacher=str(encoder), epochs=6, **SETTINGS)
-    return finetune_by_name(task, config, folder / "teacher")
-
-
-@pytest.fixture(scope="module")
-def graph(teacher: Artifact, task: Task) -> Artifact:
-    return export(teacher, task, ExportConfig(), teacher.path.with_name("graph"))
-
-
-@pytest.fixture(scope="module")
-def eight_bits(graph: Artifact, task: Task) -> Artifact:
-    config = QuantizeConfig(scheme="dynamic")
-    return quantize(graph, task, config, graph.path.with_name("int8"))
 
 
 def test_every_row_has_a_head_and_known_metrics() -> None:
@@ -182,6 +160,7 @@ def test_verify_and_compare(
     assert comparison.constant.score.value < comparison.rows[0].score.value
 
 
+@ONE_OF_HEADS
 def test_the_gate_finds_a_forgotten_padding_mask(teacher: Artifact, task: Task) -> None:
     sound = open_classifier(teacher)
 
@@ -199,6 +178,7 @@ def test_the_gate_finds_a_forgotten_padding_mask(teacher: Artifact, task: Task) 
     assert any("max_abs_difference" in failure for failure in parity.failures)
 
 
+@ONE_OF_HEADS
 @pytest.mark.parametrize("precision", ["float32", "int8"])
 def test_the_gate_finds_wrong_answers(
     teacher: Artifact, graph: Artifact, task: Task, precision: str
@@ -214,6 +194,7 @@ def test_the_gate_finds_wrong_answers(
         assert not check_parity(sound, faulty, examples, tolerance, truth=truth).passed, fault
 
 
+@ONE_OF_HEADS
 @pytest.mark.parametrize("to", PROGRAMS)
 def test_a_bundle_answers_as_the_graph(
     to: str, graph: Artifact, task: Task, tmp_path: Path
@@ -237,8 +218,9 @@ def test_a_bundle_answers_as_the_graph(
         assert json.loads((written.path / "texts.json").read_text())["rows"]
 
 
+@ONE_OF_HEADS
 def test_a_student_is_distilled(teacher: Artifact, task: Task, tmp_path: Path) -> None:
-    config = DistillConfig(method="minibert", layers=2, epochs=4, **SETTINGS)
+    config = DistillConfig(method="minibert", layers=2, epochs=4, **pace(task))
     student = distill(teacher, task, config, tmp_path / "student")
     assert student.card.task.model_copy(update={"fitted": {}}) == task.record()
     assert student.card.findings.scores is not None
@@ -312,6 +294,7 @@ def test_what_texts_are_given_to_a_student(
     assert student.card.findings.scores.score > 0.5
 
 
+@ONE_OF_HEADS
 def test_a_smaller_vocabulary_changes_nothing_or_is_refused(
     teacher: Artifact, task: Task, tmp_path: Path
 ) -> None:
@@ -357,48 +340,7 @@ def test_the_endpoint_answers_as_the_model_predicts(graph: Artifact, task: Task)
             assert np.all((score > 0) & (score <= 1))
 
 
-@pytest.mark.parametrize("runtime", [DEFAULT_RUNTIME, ENCODER_RUNTIME])
-def test_the_real_endpoint_answers_texts_and_examples_alike(
-    graph: Artifact, eight_bits: Artifact, task: Task, runtime: str, tmp_path: Path
-) -> None:
-    """A sentence may come as one text, whatever its words are labelled by."""
-    examples = task.problem.asked(task.dev.examples[:3])
-    several = len(examples[0]) > 1 and not task.problem.labels_words
-    texts: Any = examples if several else [" ".join(each) for each in examples]
-    binary = lay_out_with_encoders(tmp_path) if runtime == ENCODER_RUNTIME else None
-    token = tmp_path / "token"
-    config = ServeConfig(**ANY_PORTS, runtime=runtime, tritonserver=binary, admin_token_file=token)
-    with serving(graph, config) as server:
-        answers = bertender.classify(texts, server.http_url)
-        with Endpoint(server.grpc_url) as endpoint:
-            assert [answer.label for answer in endpoint.classify(examples)] == [
-                answer.label for answer in answers
-            ]
-            whole = task.dev.examples[:3]
-            stated = [endpoint.classify(task.problem.asked([example])) for example in whole]
-        if runtime == DEFAULT_RUNTIME:
-            asked = write_asked(task, examples, tmp_path)
-            to_file = "--output", tmp_path / "answers.jsonl", "--url", server.http_url
-            succeed("classify", "--input", asked, *to_file)
-            rows = [json.loads(line) for line in (tmp_path / "answers.jsonl").open()]
-            assert len(rows) == sum(
-                len(example) - 1 if task.problem.takes_list else 1 for example in examples
-            )
-            if not (task.problem.takes_list or task.problem.heads):
-                own = [json.loads(answer.model_dump_json())["label"] for answer in answers]
-                assert [row.get("label") for row in rows] == own
-            short = ("--concurrency", "1", "--duration-s", "2", "--warmup-s", "0.1", "--noisy")
-            succeed("loadtest", server.http_url, "--input", asked, *short)
-            to_server = "--to", server.http_url, "--admin-token-file", token
-            assert "version 2 is serving" in succeed("deploy", eight_bits.path, *to_server).output
-    local = open_classifier(graph)
-    found = predict_outputs(local, examples)
-    pairs = [*map(partial(served_outputs, local), whole, stated)]
-    assert largest_difference(pairs) < LARGEST_DIFFERENCE
-    for answer, example, own in zip(answers, examples, found, strict=True):
-        assert same(answer.label, named(own, example, local))
-
-
+@ONE_OF_HEADS
 def test_rows_of_a_file_are_scored(graph: Artifact, task: Task, tmp_path: Path) -> None:
     """Each form has the same, and it is what the model says of each text alone."""
     problem, examples = task.problem, task.problem.asked(task.dev.examples[:12])[:12]
@@ -426,27 +368,6 @@ def test_rows_of_a_file_are_scored(graph: Artifact, task: Task, tmp_path: Path) 
         for head, each in answers.items():
             predicted = row[f"{head}_predicted" if head else "predicted"]
             assert same(predicted, list(each) if isinstance(each, tuple) else each)
-
-
-@pytest.mark.slow
-def test_tune_asks_a_server_with_texts_of_every_kind(
-    graph: Artifact, task: Task, tmp_path: Path
-) -> None:
-    asked = write_asked(task, task.problem.asked(task.dev.examples[:3]), tmp_path)
-    load = ("--concurrency", "1", "--duration-s", "1", "--warmup-s", "0.1", "--noisy")
-    one = ("--settings", "one-instance", "--rounds", "3")
-    assert "one-instance" in succeed("tune", graph.path, "--input", asked, *one, *load).output
-
-
-def named(outputs: Outputs, example: Example, model: Classifier) -> Any:
-    return model.problem.by_names(model.problem.decode(outputs, example), model.labels)
-
-
-def same(answer: Any, expected: Any) -> bool:
-    """Numbers are rounded."""
-    if isinstance(expected, float):
-        return bool(answer == pytest.approx(expected, abs=1e-3))
-    return bool(answer == expected)
 
 
 def test_what_is_no_sentence_is_refused_before_it_is_sent() -> None:

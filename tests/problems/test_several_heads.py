@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,7 @@ from distill.distillation.distiller import distill
 from distill.finetuning.config import FinetuneConfig
 from distill.finetuning.finetune import finetune_by_name
 from tests.toy_heads import JOINT, RATED, TWO_OF_TEXTS
+from tests.toy_kinds import pace
 from tests.toy_models import other_vocabulary, save_encoder, tiny_classifier
 from tests.toy_tagging import TASK as TAGGING
 from tests.toys import set_task, tiny_tokenizer, toy_task
@@ -208,13 +210,9 @@ def test_tasks_by_commas_are_heads(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="module")
-def teachers(tmp_path_factory: pytest.TempPathFactory) -> list[Artifact]:
+def teachers(teacher_of: Callable[[str], Artifact]) -> list[Artifact]:
     """One of each task."""
-    folder = tmp_path_factory.mktemp("heads")
-    encoder = save_encoder("bert", folder / "encoder")
-    config = FinetuneConfig(teacher=str(encoder), epochs=9, **SETTINGS)
-    tasks = replace(toy_task(), name="kind"), replace(set_task(), name="topics")
-    return [finetune_by_name(task, config, folder / task.name) for task in tasks]
+    return [teacher_of(each.problem_type) for each in (toy_task(), set_task())]
 
 
 @pytest.fixture
@@ -233,7 +231,7 @@ def test_a_student_learns_all_heads_from_a_teacher_of_each(
         "epochs": 12,
         "more_teachers": (teachers[1].path,),
     }
-    config = DistillConfig(**settings, **SETTINGS)
+    config = DistillConfig(**settings, **pace(task))
     student = distill(teachers[0], without_labels(task), config, tmp_path / "student")
     classifier = open_classifier(student)
     outputs = predict_outputs(classifier, task.dev.examples)

@@ -46,11 +46,8 @@ A_MARGIN = 0.5
 
 
 @pytest.fixture(scope="module")
-def teacher(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
-    folder = tmp_path_factory.mktemp("tagger")
-    encoder = save_encoder("bert", folder / "encoder")
-    config = FinetuneConfig(teacher=str(encoder), epochs=10, **SETTINGS)
-    return finetune_by_name(TASK, config, folder / "teacher")
+def teacher(teacher_of: Callable[[str], Artifact]) -> Artifact:
+    return teacher_of(TASK.problem_type)
 
 
 @pytest.fixture(scope="module")
@@ -201,6 +198,7 @@ def test_a_student_that_cannot_tag_is_refused(name: str, tmp_path: Path) -> None
         OnTask(unread, TASK, config)
 
 
+@pytest.mark.slow
 def test_the_same_run_gives_the_same_student(teacher: Artifact, tmp_path: Path) -> None:
     first, second, other = (
         distill(
@@ -226,6 +224,7 @@ def distilled(teacher: Artifact, out: Path) -> Artifact:
     return distill(teacher, TASK, config, out)
 
 
+@pytest.mark.slow
 @pytest.mark.one_path
 @pytest.mark.parametrize("build", [finetuned, distilled])
 def test_a_killed_run_goes_on_to_the_same_weights(
@@ -349,12 +348,13 @@ def test_a_tagger_is_a_start_for_a_text_classifier(
 
 def test_a_slow_tokenizer_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     encoder = save_encoder("bert", tmp_path / "encoder")
-    slow = CanineTokenizer()
+    slow = CanineTokenizer(unicode_vocab_size=0xF000)  # more take a second
     monkeypatch.setattr("distill.tokenizers.fitting_tokenizer", lambda *given, **more: slow)
     with pytest.raises(ModelError, match=r"CanineTokenizer\) does not map tokens to words"):
         load_classifier(str(encoder), LABELS, TASK.problem)
 
 
+@pytest.mark.slow
 def test_a_tagger_is_compared_with_its_control(teacher: Artifact, tmp_path: Path) -> None:
     config = DistillConfig(method="minibert", epochs=1, control=True, **NARROW)
     findings = distill(teacher, TASK, config, tmp_path / "student").card.findings

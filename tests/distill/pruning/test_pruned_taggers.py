@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from distill.pruning.pruner import prune
 from export.config import ExportConfig
 from export.exporter import export
 from tests.quick import quick
-from tests.toy_models import other_vocabulary, save_encoder
+from tests.toy_models import other_vocabulary
 from tests.toy_tagging import TASK
 from tests.toys import tiny_tokenizer
 
@@ -42,11 +43,8 @@ PLAIN = ("even layers", "layers")
 
 
 @pytest.fixture(scope="module")
-def tagger(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
-    folder = tmp_path_factory.mktemp("tagger")
-    encoder = save_encoder("bert", folder / "encoder")
-    config = FinetuneConfig(teacher=str(encoder), epochs=8, **{**QUICK, "learning_rate": 3e-3})
-    return finetune_by_name(TASK, config, folder / "teacher")
+def tagger(teacher_of: Callable[[str], Artifact]) -> Artifact:
+    return teacher_of(TASK.problem_type)
 
 
 @pytest.mark.parametrize("name", quick(CUTS, "heads and neurons", "layers"))
