@@ -90,12 +90,12 @@ def lasting(
     start: Callable[[str], AbstractContextManager[Server]],
 ) -> Iterator[Callable[[str], Server]]:
     """Start each server where it is first asked for: that takes seconds, and it lasts for all
-    files."""
+    files of this folder, not beyond: a server that nobody asks costs time too."""
     with ExitStack() as servers:
         yield cache(lambda name: servers.enter_context(start(name)))
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def engines(
     onnx_artifact: Artifact, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Callable[[str], Server]]:
@@ -115,14 +115,14 @@ def engines(
     yield from lasting(start)
 
 
-@pytest.fixture(scope="session", params=["triton", "embedded"])
+@pytest.fixture(scope="package", params=["triton", "embedded"])
 def served(engines: Callable[[str], Server], request: pytest.FixtureRequest) -> Server:
     """A running server of the tiny ONNX model, on free ports, with a page, and with each engine
     behind its door."""
     return engines(request.param)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def administered(
     onnx_artifact: Artifact, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Server]:
@@ -133,7 +133,7 @@ def administered(
         yield server
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def guarded(
     onnx_artifact: Artifact, tls: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Server]:
@@ -145,7 +145,7 @@ def guarded(
         yield server
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def marked_runtimes(
     onnx_artifact: Artifact, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Callable[[str], Server]]:
@@ -162,7 +162,7 @@ def marked_runtimes(
     yield from lasting(start)
 
 
-@pytest.fixture(scope="session", params=[DEFAULT_RUNTIME, ENCODER_RUNTIME])
+@pytest.fixture(scope="package", params=[DEFAULT_RUNTIME, ENCODER_RUNTIME])
 def marked(marked_runtimes: Callable[[str], Server], request: pytest.FixtureRequest) -> Server:
     """A running server with a short queue, whose runs obey marked words."""
     return marked_runtimes(request.param)

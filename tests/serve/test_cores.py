@@ -55,7 +55,7 @@ def of_one_thread(cores: list[int], onnx_artifact: Artifact) -> int:
     return threads_on(cores, onnx_artifact, "--threads-per-instance=1")
 
 
-@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("count", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_a_model_has_a_thread_for_each_core_that_its_server_may_use(
     count: int, cores: list[int], of_one_thread: int, onnx_artifact: Artifact
 ) -> None:

@@ -102,7 +102,7 @@ def test_it_is_installed_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("index")
-@pytest.mark.parametrize("path", [BINARY, numpy_file(PYTHON)])
+@pytest.mark.parametrize("path", [BINARY, pytest.param(numpy_file(PYTHON), marks=pytest.mark.slow)])
 def test_a_damaged_file_is_replaced(path: Path) -> None:
     install()
     (server_folder() / path).write_text("half of")

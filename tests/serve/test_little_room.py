@@ -13,6 +13,7 @@ from bertender.core.artifact import Artifact
 from serve.repository import is_repository
 from serve.repository.config_pbtxt import read_model_config
 from serve.server.supervisor import SHARED_MEMORY
+from tests.quick import quick
 from tests.served import ANY_PORT_OPTIONS, SERVE
 from tests.small_disk import SmallDisk, small_disk
 
@@ -74,7 +75,7 @@ def test_a_full_disk_is_named_and_has_nothing_half_written(
     assert [*full_disk.content.iterdir()] == []
 
 
-@pytest.mark.parametrize("kibibytes", [16, 40])
+@pytest.mark.parametrize("kibibytes", [16, pytest.param(40, marks=pytest.mark.slow)])
 def test_a_disk_without_room_for_the_log_is_named(
     kibibytes: int, temporary: Path, onnx_artifact: Artifact
 ) -> None:
@@ -110,7 +111,7 @@ SCARCE: Mapping[str, tuple[int, tuple[str, ...], str]] = {
 @pytest.mark.fault(
     "`/dev/shm` is too small", "an error before the start, with the size that is needed"
 )
-@pytest.mark.parametrize("kind", SCARCE)
+@pytest.mark.parametrize("kind", quick(SCARCE, "for one copy of three"))
 def test_scarce_shared_memory_is_named_and_nothing_is_started(
     kind: str, temporary: Path, onnx_artifact: Artifact
 ) -> None:

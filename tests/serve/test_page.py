@@ -22,6 +22,7 @@ from bertender.core.artifact import Artifact
 from bertender.models.classifier import Classifier
 from serve.door.callers import append_row, new_key
 from serve.server.server import Server
+from tests.quick import quick
 from tests.serve.browser import CHROMIUM, FLAGS, Browser, browser
 from tests.served import ANY_PORT_OPTIONS, SERVE
 from tests.served import served as running
@@ -120,9 +121,14 @@ class _Shown(HTMLParser):
 NEEDS_CHROMIUM = pytest.mark.skipif(
     CHROMIUM is None, reason="no Chromium here (Debian: apt-get install chromium)"
 )
+BEFORE_ONE_ENGINE = pytest.mark.parametrize(
+    "served", quick(["triton", "embedded"], "embedded"), indirect=True
+)
+"""For what a page does with an answer, of whichever engine it is."""
 
 
 @NEEDS_CHROMIUM
+@BEFORE_ONE_ENGINE
 def test_a_browser_shows_the_scores_and_runs_nothing_of_a_text(
     served: Server, local: Classifier, onnx_artifact: Artifact, tmp_path: Path
 ) -> None:
@@ -159,6 +165,7 @@ def type_a_text(shown: Browser, how: str = "the button") -> dict[str, list[str]]
 
 
 @NEEDS_CHROMIUM
+@BEFORE_ONE_ENGINE
 @pytest.mark.parametrize("how", SUBMITTING)
 def test_a_text_that_is_typed_gets_its_scores(
     how: str, served: Server, local: Classifier, tmp_path: Path
@@ -174,6 +181,7 @@ def test_a_text_that_is_typed_gets_its_scores(
 
 
 @NEEDS_CHROMIUM
+@BEFORE_ONE_ENGINE
 def test_a_refusal_is_shown(served: Server, tmp_path: Path) -> None:
     with browser(tmp_path) as shown:
         shown.open(f"{served.http_url}/?text=%20")
@@ -206,6 +214,7 @@ def test_a_key_is_typed_and_kept_nowhere(
 
 
 @NEEDS_CHROMIUM
+@BEFORE_ONE_ENGINE
 def test_words_have_their_own_scores(served: Server, tmp_path: Path) -> None:
     """As the model of a tagger answers."""
     tagger = {"labels": ["a", "b"], "problem_type": "token_classification"}
@@ -234,6 +243,7 @@ def test_words_have_their_own_scores(served: Server, tmp_path: Path) -> None:
 
 
 @NEEDS_CHROMIUM
+@BEFORE_ONE_ENGINE
 def test_spans_are_marked_by_characters(served: Server, tmp_path: Path) -> None:
     """Those after an emoji, which JavaScript counts twice, too."""
     outputs = [

@@ -49,17 +49,21 @@ class Locked:
             return endpoint.logits([ASKED])[0]
 
 
-@pytest.fixture(params=[pytest.param("triton", marks=pytest.mark.slow), "embedded"])
+@pytest.fixture(scope="module", params=[pytest.param("triton", marks=pytest.mark.slow), "embedded"])
 def locked(
-    request: pytest.FixtureRequest, versions: Versions, tls: tuple[Path, Path], tmp_path: Path
+    request: pytest.FixtureRequest,
+    versions: Versions,
+    tls: tuple[Path, Path],
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Locked]:
+    folder = tmp_path_factory.mktemp("locked")
     key, row = new_key("deployer")
-    append_row(tmp_path / "keys", row)
-    (tmp_path / "key").write_text(f"{key}\n")
+    append_row(folder / "keys", row)
+    (folder / "key").write_text(f"{key}\n")
     certificate, own = tls
-    files = {"tls_certificate": certificate, "tls_key": own, "api_keys": tmp_path / "keys"}
-    opening = {"api_key_file": tmp_path / "key", "ca_file": certificate}
-    with deployable(versions.old, tmp_path, server=request.param, **files) as running:
+    files = {"tls_certificate": certificate, "tls_key": own, "api_keys": folder / "keys"}
+    opening = {"api_key_file": folder / "key", "ca_file": certificate}
+    with deployable(versions.old, folder, server=request.param, **files) as running:
         yield Locked(running, running.config.model_copy(update=opening))
 
 

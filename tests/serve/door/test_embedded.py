@@ -41,6 +41,13 @@ def repository(onnx_artifact: Artifact, tmp_path_factory: pytest.TempPathFactory
     return write_repository(models, folder, CONFIG, is_temporary=True)
 
 
+@pytest.fixture(scope="module")
+def alone(onnx_artifact: Artifact, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A repository of one model, for which one process starts."""
+    folder = tmp_path_factory.mktemp("embedded") / "models"
+    return write_repository(onnx_artifact, folder, CONFIG, is_temporary=True)
+
+
 def request_of(
     *examples: Example, model: str = "classifier", truncate: bool = True
 ) -> InferRequest:
@@ -82,7 +89,7 @@ def test_requests_at_once_have_the_logits_of_the_model(
     while_running(repository, use)
 
 
-def test_one_request_is_refused_and_the_others_are_not(repository: Path) -> None:
+def test_one_request_is_refused_and_the_others_are_not(alone: Path) -> None:
     async def use(engine: EmbeddedEngine) -> None:
         long = request_of(("saw " * 90,), truncate=False)
         results = await asyncio.gather(
@@ -92,10 +99,10 @@ def test_one_request_is_refused_and_the_others_are_not(repository: Path) -> None
         assert results[0].reason.startswith("row 0 has more than 20 tokens")
         assert isinstance(results[1], tuple)
 
-    while_running(repository, use)
+    while_running(alone, use)
 
 
-def test_a_model_is_loaded_again_while_requests_come(repository: Path) -> None:
+def test_a_model_is_loaded_again_while_requests_come(alone: Path) -> None:
     async def use(engine: EmbeddedEngine) -> None:
         before = engine.processes["classifier"].process.pid
         loading = asyncio.create_task(engine.load("classifier"))
@@ -107,15 +114,15 @@ def test_a_model_is_loaded_again_while_requests_come(repository: Path) -> None:
         assert answered and engine.processes["classifier"].process.pid != before
         with pytest.raises(ProcessLookupError):
             os.kill(before, 0)
-        for name in ("nobody", "..", "../models/classifier", str(repository / "classifier")):
+        for name in ("nobody", "..", "../models/classifier", str(alone / "classifier")):
             with pytest.raises(RefusedError) as refused:
                 await engine.load(name)
             assert refused.value.code is UNKNOWN
 
-    while_running(repository, use)
+    while_running(alone, use)
 
 
-def test_the_death_of_a_process_is_told_and_its_requests_are_refused(repository: Path) -> None:
+def test_the_death_of_a_process_is_told_and_its_requests_are_refused(alone: Path) -> None:
     async def use(engine: EmbeddedEngine) -> None:
         process = engine.processes["classifier"].process
         os.kill(process.pid, signal.SIGSTOP)  # so that the request is still there
@@ -130,7 +137,7 @@ def test_the_death_of_a_process_is_told_and_its_requests_are_refused(repository:
         await engine.start()
         assert await engine.infer(request_of(("saw",)))
 
-    while_running(repository, use)
+    while_running(alone, use)
 
 
 def test_an_unloaded_model_stays_away_after_a_restart(repository: Path) -> None:
@@ -150,7 +157,7 @@ def test_an_unloaded_model_stays_away_after_a_restart(repository: Path) -> None:
 
 
 def test_what_a_process_cannot_take_yet_waits_and_is_not_sent_once_it_is_abandoned(
-    repository: Path,
+    alone: Path,
 ) -> None:
     async def use(engine: EmbeddedEngine) -> None:
         worker = engine.processes["classifier"]
@@ -168,7 +175,7 @@ def test_what_a_process_cannot_take_yet_waits_and_is_not_sent_once_it_is_abandon
         assert sum(cancelled) > 150, "the others were in the socket"
         assert not worker.unsent and not worker.waiting
 
-    while_running(repository, use)
+    while_running(alone, use)
 
 
 @pytest.mark.fault("a file of the artifact is damaged", "an error that names the file")
@@ -184,11 +191,11 @@ def test_a_damaged_artifact_is_not_served(onnx_artifact: Artifact, tmp_path: Pat
     asyncio.run(run())
 
 
-def test_a_worker_ends_with_its_door(repository: Path) -> None:
+def test_a_worker_ends_with_its_door(alone: Path) -> None:
     async def use(engine: EmbeddedEngine) -> None:
-        worker = engine.processes["other"]
+        worker = engine.processes["classifier"]
         worker.is_retired = True
         worker.writer.close()
         assert await asyncio.wait_for(worker.process.wait(), 10) == 0
 
-    while_running(repository, use)
+    while_running(alone, use)
