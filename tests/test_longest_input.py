@@ -141,7 +141,9 @@ def test_golden_texts_of_a_server_that_reads_more(graph: Artifact) -> None:
 
 
 def test_a_comparison_says_what_was_cut(short: Artifact, graph: Artifact, contrary: Task) -> None:
-    config = CompareConfig(processes=1, rounds=2, single_texts=2, noisy=True)
+    config = CompareConfig(
+        processes=1, rounds=2, single_texts=2, batch_size=2, warmup_rounds=0, threads=1, noisy=True
+    )
     comparison = compare([short, graph], contrary, config)
     assert [row.score.value for row in comparison.rows] == [1.0, 1.0]
     said = "`short`, `onnx`: 32 of 32 held-out texts are longer than 16 tokens and were cut; the "

@@ -72,7 +72,8 @@ def test_three_commands_from_a_finished_model_to_8_bits(
     assert (int8.card.kind, int8.card.precision) == ("onnx", "int8")
     assert int8.card.task.source["dev"] == str(dev)
     assert bertender.verify(finished, int8, texts=40).passed
-    quick = {"noisy": True, "processes": 1, "rounds": 2, "single_texts": 8}
+    size = {"rounds": 2, "single_texts": 8, "batch_size": 4, "warmup_rounds": 0}
+    quick = {"noisy": True, "processes": 1, "threads": 1, **size}
     first, second = bertender.compare([finished, int8], **quick).rows
     assert (first.name, second.name) == ("model", "int8")
     assert second.score.value == pytest.approx(first.score.value, abs=0.02)

@@ -23,6 +23,7 @@ from bertender.tasks.named import TASKS, HubSplit, TextsTask
 from bertender.tasks.task import TaskConfig, with_model_labels
 from bertender.text.batch import Example
 from tests.online import forget_sessions
+from tests.quick import quick
 from tests.tasks.writers import write_texts
 
 ROWS = {name: row for name, row in TASKS.items() if isinstance(row, TextsTask)}
@@ -77,6 +78,8 @@ OFFICIAL_ROWS = {
     "wnli": (635, 71),
     "stsb": (5749, 1500),
 }
+LIKE_OTHERS = {"mnli", "xnli-en", "xnli-fr", "xnli-zh"}
+"""Large files that are read as others are."""
 OFFICIAL_DEV_SUMS = {
     "sst2": 444,
     "cola": 721,
@@ -266,7 +269,7 @@ def test_a_hub_that_never_answers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.data
-@pytest.mark.parametrize("name", OFFICIAL_ROWS)
+@pytest.mark.parametrize("name", quick(OFFICIAL_ROWS, *OFFICIAL_ROWS.keys() - LIKE_OTHERS))
 @pytest.mark.usefixtures("data_directory")
 def test_official_counts(name: str) -> None:
     train, dev = ROWS[name].load()

@@ -92,13 +92,13 @@ def test_texts_without_labels_are_what_the_row_reads(name: str, tmp_path: Path) 
     ("name", "sizes"),
     [
         ("wnut17", (3394, 1009)),
-        ("ncbi", (5424, 923)),
+        pytest.param("ncbi", (5424, 923), marks=pytest.mark.slow),
         ("snips", (13084, 700)),
-        ("snips-joint", (13084, 700)),
+        pytest.param("snips-joint", (13084, 700), marks=pytest.mark.slow),
         ("semeval2018-ec", (6838, 886)),
         ("copa", (734, 266)),
         ("commonsenseqa", (844, 377)),
-        ("hellaswag", (8669, 1373)),
+        pytest.param("hellaswag", (8669, 1373), marks=pytest.mark.slow),
         ("squad-ranking", (3690, 1421)),
     ],
 )

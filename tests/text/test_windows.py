@@ -33,12 +33,15 @@ from quantize.quantizer import quantize
 from serve.backend.fair_queue import Refusal
 from serve.backend.opening import open_served_model
 from serve.config import BackendParameters
+from tests.quick import quick
 from tests.serve.asking import ask
+from tests.toy_kinds import pace
 from tests.toy_models import save_encoder
 from tests.toy_tagging import TASK as TAGGING
 from tests.toys import number_task, pair_task, tiny_tokenizer, toy_task
 
 SETTINGS: dict[str, Any] = {"batch_size": 8, "learning_rate": 3e-3, "precision": "fp32"}
+POOLINGS = ("mean", "max")
 TOKENS = 16
 """Of a window."""
 
@@ -55,7 +58,7 @@ def long_task() -> Task:
     return replace(task, train=late(task.train), dev=late(task.dev))
 
 
-@pytest.fixture(scope="module", params=["mean", "max"])
+@pytest.fixture(scope="module", params=quick(POOLINGS, "mean"))
 def pooling(request: pytest.FixtureRequest) -> str:
     name: str = request.param
     return name
@@ -114,6 +117,7 @@ def test_what_stands_at_the_end_is_read(teacher: Artifact, tmp_path: Path) -> No
     assert evaluate(open_classifier(cut), task.dev, task.metric)[0].value < 0.7
 
 
+@pytest.mark.parametrize("pooling", POOLINGS, indirect=True)
 def test_logits_are_joined_alike_in_training_and_afterwards(pooling: str) -> None:
     logits = torch.tensor([[1.0, 5.0], [3.0, 1.0], [2.0, 2.0]])
     batch = {
@@ -168,13 +172,13 @@ def test_numbers_are_learned_from_long_texts_alone(tmp_path: Path) -> None:
     task = number_task()
     encoder = save_encoder("bert", tmp_path / "encoder")
     settings = {"windows": "mean", "max_length": 8, "epochs": 6}
-    config = FinetuneConfig(teacher=str(encoder), **settings, **SETTINGS)
+    config = FinetuneConfig(teacher=str(encoder), **settings, **pace(task))
     teacher = finetune_by_name(task, config, tmp_path / "teacher")
     (tmp_path / "texts.txt").write_text("\n".join(task.train.texts()))
     without = replace(task, train=Split((), ()))
     alone = {"unlabelled": tmp_path / "texts.txt", "method": "distilbert", "layers": 2}
     student = distill(
-        teacher, without, DistillConfig(**alone, epochs=4, **SETTINGS), tmp_path / "s"
+        teacher, without, DistillConfig(**alone, epochs=4, **pace(task)), tmp_path / "s"
     )
     scores = student.card.findings.scores
     assert scores is not None and scores.score > 0.8
