@@ -76,7 +76,7 @@ def test_a_search_that_ends_early_has_a_lower_bound(late_from: float, above: flo
     def probe(rate: float) -> LoadRun:
         if late_from <= rate != above:
             raise LoadTestError(f"at {rate:g} requests/s, late")
-        return at_rate(OneServer(0.01).send, rate, duration_s=100)
+        return at_rate(OneServer(0.01).send, rate, duration_s=20)
 
     limit = find_limit(probe, 50.0, 16.0)
     assert (limit.rate, limit.above) == (32.0, above)
@@ -124,7 +124,7 @@ def test_what_disturbed_work_did_not_hold_is_no_bound_from_above(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The rate that holds is a lower bound all the same: other work only makes a server slower."""
-    found = find_limit(lambda rate: at_rate(OneServer(0.01).send, rate, duration_s=100), 50.0)
+    found = find_limit(lambda rate: at_rate(OneServer(0.01).send, rate, duration_s=20), 50.0)
     monkeypatch.setattr(measure, "find_limit", lambda *settings: found)
     with SERVERS["http"](Script()) as url:
         test = load_test(url, texts, LoadConfig(**SEARCH))

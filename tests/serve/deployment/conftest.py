@@ -146,9 +146,10 @@ def running(versions: Versions, tmp_path_factory: pytest.TempPathFactory) -> Ite
 
 
 class Clients:
-    """Threads that ask one text without a pause, and note every answer and every error."""
+    """Threads that ask one text again and again, and note every answer and every error."""
 
-    def __init__(self, urls: list[str]) -> None:
+    def __init__(self, urls: list[str], pause_s: float) -> None:
+        self.pause_s = pause_s
         self.answers: list[tuple[float, ...]] = []
         self.errors: list[str] = []
         self.longest_s = 0.0
@@ -158,7 +159,7 @@ class Clients:
     def _ask(self, url: str) -> None:
         try:
             with Endpoint(url, retries=0, timeout_s=60) as endpoint:
-                while not self.stop.is_set():
+                while not self.stop.wait(self.pause_s):
                     self._ask_once(endpoint)
         except Exception as error:  # it cannot even connect
             self.errors.append(repr(error))
@@ -175,9 +176,9 @@ class Clients:
 
 
 @contextmanager
-def asking(*urls: str) -> Iterator[Clients]:
+def asking(*urls: str, pause_s: float = 0.0) -> Iterator[Clients]:
     """Ask servers inside the block; no request may be without an answer."""
-    clients = Clients(list(urls))
+    clients = Clients(list(urls), pause_s)
     for thread in clients.threads:
         thread.start()
     try:

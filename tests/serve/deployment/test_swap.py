@@ -34,13 +34,13 @@ pytestmark = pytest.mark.server
 
 
 @contextmanager
-def watching_readiness(url: str) -> Iterator[list[int]]:
+def watching_readiness(url: str, pause_s: float) -> Iterator[list[int]]:
     """Ask whether the server is ready, again and again; list the statuses."""
     statuses: list[int] = []
     stop = Event()
 
     def watch() -> None:
-        while not stop.wait(0.01):
+        while not stop.wait(pause_s):
             connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=30)
             connection.request("GET", "/v2/health/ready")
             statuses.append(connection.getresponse().status)
@@ -55,17 +55,28 @@ def watching_readiness(url: str) -> Iterator[list[int]]:
         thread.join()
 
 
-@pytest.mark.parametrize("has_grpc", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("has_grpc", "pause_s"),
+    [
+        (False, 0.02),
+        # as many requests as two cores can send
+        pytest.param(False, 0.0, marks=pytest.mark.slow),
+        pytest.param(True, 0.0, marks=pytest.mark.slow),
+    ],
+)
 @pytest.mark.parametrize("server", SERVERS)
 def test_no_request_is_dropped_while_versions_are_swapped(
-    server: str, has_grpc: bool, versions: Versions, tmp_path: Path
+    server: str, has_grpc: bool, pause_s: float, versions: Versions, tmp_path: Path
 ) -> None:
     assert np.abs(logits_of(versions.old) - logits_of(versions.new)).max() > 0.1
     settings = {"server": server, **({"grpc_port": 0} if has_grpc else {})}
     with deployable(versions.old, tmp_path, **settings) as running:
         url = running.server.http_url
         urls = [url, running.server.grpc_url if has_grpc else url]
-        with asking(*urls, *urls) as clients, watching_readiness(urls[0]) as statuses:
+        with (
+            asking(*urls, *urls, pause_s=pause_s) as clients,
+            watching_readiness(urls[0], pause_s or 0.01) as statuses,
+        ):
             for number, artifact in enumerate((versions.new, versions.old), start=2):
                 before = len(clients.answers)
                 done = deploy(artifact, urls[number % 2], running.config)
