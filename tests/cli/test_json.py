@@ -147,7 +147,7 @@ COMMAND_LINES: dict[str, Callable[[Made, Path], Words]] = {
     "push": lambda made, out: ("push", made["int8"], "anna/toy", "--private"),
 }
 
-LONG = {"compress", "tune"}
+LONG = {"compress", "deploy", "serve", "tune"}
 
 WRITTEN = frozenset(
     {"artifact", "digest", "stage", "kind", "precision", "size", "findings", "timing", "left_out"}

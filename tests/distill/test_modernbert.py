@@ -110,6 +110,7 @@ def test_an_albert_has_no_place_for_its_layers(
         distill(teacher, task, DistillConfig(method="albert", **QUICK), tmp_path / "student")
 
 
+@pytest.mark.slow
 @pytest.mark.one_path
 @pytest.mark.parametrize("optimize", ["none", "fused"])
 @pytest.mark.parametrize("scheme", ["dynamic", "static"])

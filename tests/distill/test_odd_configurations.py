@@ -71,6 +71,7 @@ def check_agree(one: Artifact, other: Artifact, task: Task) -> None:
     np.testing.assert_allclose(ours, theirs, atol=1e-4)
 
 
+@pytest.mark.parametrize("odd", quick(ODD, *QUICK_ODD[:-1]), indirect=True)
 def test_it_is_trained_distilled_exported_and_quantized(
     odd: str, teacher: Artifact, pairs: Task, tmp_path: Path
 ) -> None:

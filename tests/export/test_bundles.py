@@ -32,6 +32,7 @@ from export.config import BundleConfig
 from quantize.quantizer import quantize
 from tests.packages import NODE_MODULES, needs_extensions, needs_node
 from tests.quantize.contexts import HERE, config_of
+from tests.quick import quick
 from tests.serve.browser import CHROMIUM
 from tests.serve.browser import browser as chromium
 
@@ -200,7 +201,7 @@ def test_schemes_that_do_not_run_there_are_refused(
 
 
 @needs_node
-@pytest.mark.parametrize("scheme", ["dynamic", "static"])
+@pytest.mark.parametrize("scheme", quick(["dynamic", "static"], "dynamic"))
 def test_eight_bits_have_the_name_that_a_page_reads(
     scheme: str, exported: Artifact, task: Task, tmp_path: Path
 ) -> None:

@@ -70,7 +70,10 @@ def batch(rows: int, length: int) -> Batch:
 
 
 @pytest.mark.parametrize(
-    "model_type", ["albert", "bert", "bertender-pruned-bert", "electra", "mobilebert"]
+    "model_type",
+    quick(
+        ["albert", "bert", "bertender-pruned-bert", "electra", "mobilebert"], "bert", "mobilebert"
+    ),
 )
 def test_one_token_type(model_type: str, task: Task, tmp_path: Path) -> None:
     """As in a BERT that learns from an MPNet, whose tokenizer gives none."""

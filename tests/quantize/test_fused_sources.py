@@ -41,8 +41,10 @@ def quantized(source: Artifact, task: Task, out: Path, *, fused_attention: bool)
     ("model_type", "optimize", "fused_attention", "operator", "again"),
     [
         ("bert", "fused", False, "Attention", True),
-        ("bert", "fused", True, "QAttention", True),
-        ("modernbert", "fused", False, "MultiHeadAttention", False),
+        pytest.param("bert", "fused", True, "QAttention", True, marks=pytest.mark.slow),
+        pytest.param(
+            "modernbert", "fused", False, "MultiHeadAttention", False, marks=pytest.mark.slow
+        ),
         ("modernbert", "none", True, "MultiHeadAttention", True),
     ],
 )

@@ -154,6 +154,7 @@ def test_embeddings_can_stay_in_float(
     assert [*reasons.values()].count("left by --no-embeddings") == 3
 
 
+@pytest.mark.slow
 @pytest.mark.one_path
 @every_scheme
 def test_pairs(scheme: str, tmp_path: Path) -> None:

@@ -43,7 +43,9 @@ IN_FLIGHT = 30
 
 
 @pytest.mark.server
-@pytest.mark.parametrize("runtime", [DEFAULT_RUNTIME, ENCODER_RUNTIME])
+@pytest.mark.parametrize(
+    "runtime", [DEFAULT_RUNTIME, pytest.param(ENCODER_RUNTIME, marks=pytest.mark.slow)]
+)
 def test_sigterm_answers_what_was_accepted_and_ends(
     onnx_artifact: Artifact, tmp_path: Path, runtime: str
 ) -> None:

@@ -70,6 +70,7 @@ def folder(
     return tmp_path
 
 
+@pytest.mark.slow
 @pytest.mark.server
 def test_the_demo_page_is_there(folder: Path) -> None:
     line = shown("bertender serve mine/int8 --page")
@@ -80,6 +81,7 @@ def test_the_demo_page_is_there(folder: Path) -> None:
         assert response.status == 200 and b"<title>" in response.read()
 
 
+@pytest.mark.slow
 @pytest.mark.server
 def test_several_models_are_served_and_asked(folder: Path) -> None:
     serve = shown("bertender serve tone=")
@@ -108,6 +110,7 @@ def versions_at(url: str) -> list[str]:
         return list(json.load(response)["versions"])
 
 
+@pytest.mark.slow
 @pytest.mark.server
 def test_a_version_is_deployed_to_a_directory(folder: Path) -> None:
     """For a Triton whose administrative routes are open, as one that its user has started."""
@@ -140,6 +143,7 @@ def test_settings_are_tuned(folder: Path, monkeypatch: pytest.MonkeyPatch) -> No
         assert len(result["tried"]) > 1 and ("--out" not in line or Path("tuned.json").is_file())
 
 
+@pytest.mark.slow
 @pytest.mark.server
 def test_another_server_is_started(folder: Path) -> None:
     (option,) = re.findall(r"`(--tritonserver /opt/\S+)`", SERVING)

@@ -54,7 +54,6 @@ QUICK_METHODS = (
     "albert",
     "bilstm",
     "distilbert",
-    "mobilebert",
     "static",
     "theseus",
     "tinybert",
@@ -266,6 +265,7 @@ def test_what_a_run_took_lies_beside_the_card(
     assert TIMING_NAME not in student.card.files
 
 
+@pytest.mark.slow
 def test_pairs_are_distilled_exported_and_quantized(tmp_path: Path) -> None:
     task = pair_task()
     teacher = save_artifact(tiny_classifier("bert"), task, tmp_path / "teacher")

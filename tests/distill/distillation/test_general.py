@@ -45,7 +45,7 @@ def language_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(
     scope="module",
-    params=quick(GENERAL_METHODS, "distilbert", "small-vocab", "tinybert"),
+    params=quick(GENERAL_METHODS, "small-vocab", "tinybert"),
 )
 def student(
     request: pytest.FixtureRequest,
@@ -104,6 +104,7 @@ def depth_of(artifact: Artifact) -> int:
     return int(AutoConfig.from_pretrained(artifact.path).num_hidden_layers)
 
 
+@pytest.mark.slow
 @pytest.mark.one_path
 @pytest.mark.parametrize("method", GENERAL_METHODS)
 def test_a_killed_run_goes_on_to_the_same_weights(

@@ -23,6 +23,7 @@ from distill.distillation.distiller import control_of, distill
 from distill.distillation.on_task import OnTask
 from distill.methods import METHODS
 from tests.distill.distillation.settings import OF_METHOD, SHORT
+from tests.quick import quick
 from tests.toy_models import save_encoder
 
 SIZE = 60
@@ -38,7 +39,7 @@ def settings_of(method: str, tmp_path: Path) -> dict[str, Any]:
     return settings
 
 
-@pytest.mark.parametrize("method", WHOLE_TEXTS)
+@pytest.mark.parametrize("method", quick(WHOLE_TEXTS, "bilstm", "pkd", "small-vocab"))
 def test_the_student_has_the_tokens_of_its_texts(
     method: str, trained_teacher: Artifact, task: Task, tmp_path: Path
 ) -> None:

@@ -63,6 +63,7 @@ def test_fewer_film_sentences_are_the_first_of_more(sst2: Task) -> None:
     assert len(more) - len(few) == 10 and set(more.label_ids[len(sst2.train) :]) == {NO_LABEL}
 
 
+@pytest.mark.slow
 @pytest.mark.data
 @pytest.mark.usefixtures("data_directory")
 def test_film_sentences_of_the_real_file() -> None:

@@ -85,7 +85,7 @@ def test_dropout_is_the_same_in_all_steps_of_a_batch(tmp_path: Path) -> None:
     assert not torch.equal(first, third[: len(first)])
 
 
-@pytest.mark.parametrize("accumulation", [1, 3])
+@pytest.mark.parametrize("accumulation", [1, pytest.param(3, marks=pytest.mark.slow)])
 def test_a_killed_run_goes_on_to_the_same_weights(accumulation: int, tmp_path: Path) -> None:
     config = CONFIG.model_copy(update={"accumulation": accumulation})
     last = 20 if accumulation == 1 else 6

@@ -41,7 +41,7 @@ def general(folder: Path, method: str, **settings: int) -> Artifact:
     return distill_general_by_name(config, folder / "general")
 
 
-@pytest.mark.parametrize("method", quick(PROJECTED, "mobilebert", "tinybert"))
+@pytest.mark.parametrize("method", quick(PROJECTED, "tinybert"))
 def test_a_task_stage_goes_on_with_the_projection_of_the_general_stage(
     method: str, trained_teacher: Artifact, task: Task, tmp_path: Path
 ) -> None:

@@ -63,6 +63,7 @@ def test_half_of_it_goes_and_the_rest_answers(
     assert np.array(left.head_importance).shape == (4, 4)
 
 
+@pytest.mark.slow
 def test_it_exports_and_quantizes(trained_teacher: Artifact, task: Task, tmp_path: Path) -> None:
     config = PruneConfig(heads=0.5, ffn=0.75, across="layer", **QUICK)
     pruned = prune(trained_teacher, task, config, tmp_path / "pruned")
