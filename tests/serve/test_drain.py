@@ -25,7 +25,7 @@ from tests.serve.marked_model import ASK, MARKED, SAYS
 OWNER = """
 import json, sys
 from bertender.core.artifact import Artifact
-from serve.repository import write as repository
+from serve import repository
 from serve.config import ServeConfig
 from serve.server.server import serve_forever
 

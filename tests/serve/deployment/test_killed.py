@@ -31,7 +31,7 @@ HANGING = """
 import sys
 from pathlib import Path
 from bertender.core.artifact import Artifact
-from serve.repository import write as repository
+from serve import repository
 from serve.config import DeployConfig
 from serve.deploy import deploy
 
