@@ -89,7 +89,7 @@ def test_a_finished_decoder_reads_each_text_by_itself_or_is_refused(
     np.testing.assert_allclose(found, wanted, atol=1e-5)
 
 
-@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("side", ["left", pytest.param("right", marks=pytest.mark.slow)])
 def test_vectors_of_the_last_token(side: str, tmp_path: Path) -> None:
     theirs = tmp_path / "theirs"
     model = qwen3(theirs, AutoModel, side, PADDING, pad_token_id=0)

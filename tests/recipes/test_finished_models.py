@@ -79,6 +79,7 @@ def test_three_commands_from_a_finished_model_to_8_bits(
     assert second.score.value == pytest.approx(first.score.value, abs=0.02)
 
 
+@pytest.mark.slow
 def test_a_student_learns_from_texts_without_labels(
     finished: Path, dev: Path, tmp_path: Path
 ) -> None:

@@ -17,6 +17,7 @@ from bertender.report.analyses import shown_analysis
 from bertender.report.config import AnalyseConfig
 from bertender.report.page import page
 from bertender.tasks.task import Task
+from tests.quick import quick
 from tests.toy_kinds import TASKS
 from tests.toy_models import SHAPES, VOCABULARY, save_artifact
 
@@ -42,7 +43,7 @@ def untrained(task: Task, folder: Path, sign: int) -> Artifact:
     return save_artifact(model.eval(), task, folder)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", quick(KINDS, "regression", "token_classification"))
 def test_a_report_of_another_kind(kind: str, tmp_path: Path) -> None:
     task = replace(TASKS[kind], dev=TASKS[kind].dev.first(16))
     models = [untrained(task, tmp_path / f"model{sign}", sign) for sign in (1, -1)]

@@ -95,6 +95,7 @@ def test_several_models_are_served_and_asked(folder: Path) -> None:
         ]
 
 
+@pytest.mark.slow
 @pytest.mark.server
 def test_a_version_is_deployed_to_an_address(folder: Path) -> None:
     serve = shown("bertender serve mine/int8 --admin-token-file")

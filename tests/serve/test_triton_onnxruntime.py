@@ -123,6 +123,7 @@ def test_the_encoder_has_run_before_the_first_request(running: Running) -> None:
     assert running.seen()[: len(warmed)] == warmed
 
 
+@pytest.mark.slow
 @pytest.mark.server
 def test_pairs_of_texts_are_predicted(pair_artifact: Artifact, tmp_path: Path) -> None:
     settings = {"tritonserver": lay_out_with_encoders(tmp_path / "root"), "max_batch_size": 8}

@@ -117,6 +117,7 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
         load_tagging(write(tmp_path / "toy", "train"))
 
 
+@pytest.mark.slow
 @pytest.mark.data
 def test_snips(data_directory: Path) -> None:
     folder = data_directory / "SNIPS-slots"

@@ -47,7 +47,7 @@ def tagger(teacher_of: Callable[[str], Artifact]) -> Artifact:
     return teacher_of(TASK.problem_type)
 
 
-@pytest.mark.parametrize("name", quick(CUTS, "heads and neurons", "layers"))
+@pytest.mark.parametrize("name", quick(CUTS, "heads and neurons"))
 def test_a_tagger_is_cut_and_goes_on_to_tag(name: str, tagger: Artifact, tmp_path: Path) -> None:
     training = {} if name == "rescaled" else {"learning_rate": QUICK["learning_rate"]}
     settings = {"batch_size": 8, "scored_texts": 40, **training, **CUTS[name]}

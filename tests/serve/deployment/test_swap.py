@@ -58,7 +58,7 @@ def watching_readiness(url: str, pause_s: float) -> Iterator[list[int]]:
 @pytest.mark.parametrize(
     ("has_grpc", "pause_s"),
     [
-        (False, 0.02),
+        (False, 0.05),
         # as many requests as two cores can send
         pytest.param(False, 0.0, marks=pytest.mark.slow),
         pytest.param(True, 0.0, marks=pytest.mark.slow),
