@@ -5,7 +5,7 @@ group is `block_size` inputs of one output. Activations come and go in float; wh
 ONNX Runtime's MatMulNBits rounds them to 8 bits in groups of their own where the CPU has kernels
 for that. With `max_drop`, the parts that suffer most go back to 8 bits.
 
-Half of a small encoder's bytes are its table of tokens, of which a text looks up a few rows. So
+Half of a small encoder's bytes are its embedding table, of which a text looks up a few rows. So
 fewer bits cost no time there, while products of 4 bits do. The paper finds embeddings more
 sensitive than other weights, and positions more than tokens: so some values of a row (`block_size`)
 have a scale of their own, the one with the least squared error, and small tables have 8 bits.

@@ -30,7 +30,7 @@ EMBEDDING_SIZE = 300
 
 
 class TableStudent(StudentKind):
-    """A student with a table of tokens and no layers of a transformer."""
+    """A student with an embedding table and no layers of a transformer."""
 
     layer_by_layer = False
     starts_from_layers = False
