@@ -1,8 +1,8 @@
 """A classifier in ONNX Runtime as most endpoints have it, behind Triton and behind FastAPI.
 
-It tokenises, pads and runs, without any code of bertender. Triton's
-Python backend runs what Triton has merged at once; with `max_batch_size` 0 Triton merges nothing.
-FastAPI runs each request on its own, padded to its longest text.
+It tokenises, pads and runs, without any code of bertender. Triton's Python backend runs what Triton
+has merged at once; with `max_batch_size` 0 Triton merges nothing. FastAPI runs each request on its
+own, padded to its longest text.
 """
 
 from __future__ import annotations

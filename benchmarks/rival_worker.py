@@ -1,9 +1,9 @@
 """A process that has one rival open: `python -m benchmarks.rival_worker`, in its own environment.
 
 The first line of standard input is {"opens", "folder", "threads", "max_length", "setting"},
-answered by the versions of PACKAGES. Each further line is {"predict": examples},
-answered by their probabilities, or {"singles": examples, "batch": examples}, answered by the
-milliseconds of each single one and of the batch. It imports nothing that the rival does not.
+answered by the versions of PACKAGES. Each further line is {"predict": examples}, answered by their
+probabilities, or {"singles": examples, "batch": examples}, answered by the milliseconds of each
+single one and of the batch. It imports nothing that the rival does not.
 """
 
 from __future__ import annotations

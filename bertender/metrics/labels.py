@@ -23,6 +23,7 @@ from bertender.metrics.metric import (
     Metric,
     Rows,
     RowsMetric,
+    check_aligned,
     divide,
     named,
     percentiles,
@@ -188,16 +189,8 @@ def _resampled_cells(columns: IntArray, seed: int) -> tuple[IntArray, FloatArray
 
 def _aligned(label_ids: Rows, *predicted: Rows) -> tuple[IntArray, list[IntArray]]:
     """Return labels and predictions as arrays (rows,); DataError where they are not as many."""
-    truth = np.asarray(label_ids, dtype=np.int64)
-    columns = [np.asarray(column, dtype=np.int64) for column in predicted]
-    if not len(truth):
-        raise DataError("no rows to score: the split is empty. Give at least one labelled example.")
-    for column in columns:
-        if column.shape != truth.shape:
-            raise DataError(
-                f"{len(truth)} labels and predictions of shape {column.shape} cannot be compared: "
-                "there must be one prediction a row, in the order of the labels."
-            )
+    check_aligned(label_ids, predicted)
+    truth, *columns = (np.asarray(each, dtype=np.int64) for each in (label_ids, *predicted))
     return truth, columns
 
 
@@ -206,12 +199,17 @@ def _labels_in(label_count: int | None, *columns: IntArray) -> int:
     occurring = max(2, *(int(column.max()) + 1 for column in columns))
     labels = max(2, label_count or occurring)
     lowest = min(int(column.min()) for column in columns)
-    if occurring > labels or lowest < 0:
-        raise DataError(
-            f"label ids from {lowest} to {occurring - 1} do not fit a task of {labels} labels: "
-            f"ids run from 0 to {labels - 1}. Compare models of the same task."
-        )
+    _check_ids(lowest, occurring - 1, labels)
     return labels
+
+
+def _check_ids(lowest: int, highest: int, labels: int) -> None:
+    """Raise DataError where a task of so many labels has no such ids."""
+    if lowest < 0 or highest >= labels:
+        raise DataError(
+            f"label ids from {lowest} to {highest} do not fit a task of {labels} labels: ids run "
+            f"from 0 to {labels - 1}. Compare models of the same task."
+        )
 
 
 BoolArray = npt.NDArray[np.bool_]
@@ -234,11 +232,8 @@ class SetMetric(RowsMetric):
     ) -> list[tuple[BoolArray, BoolArray]]:
         numbers = [number for each in (label_ids, *predictions) for own in each for number in own]
         labels = known.count or max(numbers, default=0) + 1
-        if numbers and not 0 <= min(numbers) <= max(numbers) < labels:
-            raise DataError(
-                f"label ids from {min(numbers)} to {max(numbers)} do not fit a task of {labels} "
-                f"labels: ids run from 0 to {labels - 1}. Compare models of the same task."
-            )
+        if numbers:
+            _check_ids(min(numbers), max(numbers), labels)
         truth = _as_array(label_ids, labels)
         return [(truth, _as_array(each, labels)) for each in predictions]
 

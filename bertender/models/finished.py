@@ -13,7 +13,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
@@ -24,10 +24,6 @@ from bertender.models.embedders import Embedder
 from bertender.models.families import FAMILIES, family_name
 from bertender.models.onnx_session import OnnxPredictor, open_session
 from bertender.text.batch import Batch
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
-
 
 SHORT, LONG = "a", "a text that has more tokens than the other"
 CHANGED = 1e-3

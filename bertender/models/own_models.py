@@ -304,8 +304,6 @@ def register_own_models() -> None:
 
 def auto_class(name: str) -> Any:
     """Return the class that opens models with a head, by its name: of transformers, or our own."""
-    import transformers
-
     own = {kind.__name__: kind for kind in (AutoModelForSentenceEmbedding,)}
     return own.get(name) or getattr(transformers, name)
 

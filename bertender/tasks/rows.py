@@ -4,7 +4,7 @@ Only the columns that are asked for are read: whatever else a file holds hinders
 are not UTF-8 belong to one line, not to the file. A line ends at LF or CR LF, as `wc` counts;
 `str.splitlines` would end it at U+2028, U+0085 and form feeds too, which texts hold.
 
-Rows of predictions are written in the formats that are read.
+Rows of predictions are written in these formats but .json.
 """
 
 from __future__ import annotations
@@ -581,7 +581,7 @@ def write_parquet(path: Path, rows: Rows, types: Mapping[str, Any] | None = None
 
 ROW_WRITERS: Mapping[str, Callable[[Path, Rows], None]] = {
     ".csv": partial(write_delimited, delimiter=","),
-    ".tsv": partial(write_delimited, delimiter="\t"),
+    ".tsv": partial(write_delimited, delimiter=TAB),
     ".jsonl": write_jsonl,
     ".parquet": write_parquet,
 }

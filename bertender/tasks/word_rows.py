@@ -36,6 +36,7 @@ from bertender.problems.token_classification import TOKEN_CLASSIFICATION
 from bertender.tasks.labelled import cell_error
 from bertender.tasks.rows import (
     NOT_UTF8,
+    TAB,
     OnBadRow,
     Row,
     Table,
@@ -63,7 +64,7 @@ LAYOUTS = {
 """Columns -> their names in CoNLL-2000, CoNLL-2003 and CoNLL-U."""
 MISSING = "_"
 """Instead of a tag, of a line that has none."""
-TAB, BLANKS = "\t", " \t"
+BLANKS = " \t"
 (WORDS,), TAGS = TOKEN_CLASSIFICATION.columns
 
 

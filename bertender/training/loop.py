@@ -1,6 +1,6 @@
 """The one training path: pre-training, fine-tuning and distilling differ in model and objective.
 
-    examples (TokenDataset) + model + Objective + TrainingConfig -> train() -> the trained model
+    examples (TokenDataset) + model + Objective + TrainingConfig -> train() -> TrainingReport
 
 The loop is the Trainer of transformers, so devices, mixed precision, `accelerate launch` and
 resuming are its work. Ours are the batches (length-bucketed, laid out for the whole run) and

@@ -25,6 +25,31 @@ from bertender.training.examples import TensorBatch, TokenDataset
 from bertender.training.heads import parts_of_a_batch
 from bertender.training.heads.head import LEAST_WEIGHT, Part
 
+LossParts = Mapping[str, torch.Tensor]
+
+
+class Objective(Protocol):
+    """The loss that a training run minimises."""
+
+    def __call__(self, model: nn.Module, batch: TensorBatch, step: int) -> LossParts:
+        """Return the named, weighted parts of the loss (scalars); their sum is minimised.
+
+        Anything random must be drawn from the seed and `step`, so that a resumed run repeats it.
+        """
+        ...
+
+
+class RepeatedObjective(ABC):
+    """An objective of several losses of a batch, each of which depends on the gradient before."""
+
+    @abstractmethod
+    def __call__(self, model: nn.Module, batch: TensorBatch, step: int) -> LossParts:
+        """Return a loss with the same means, whose counts alone are read."""
+
+    @abstractmethod
+    def turns(self, model: nn.Module, batch: TensorBatch, step: int) -> Iterator[LossParts]:
+        """Yield the losses, whose sum is minimised; the gradient of each is there after it."""
+
 
 def limits_of(config: TrainingConfig, processes: int, times: int = 1) -> BatchLimits:
     """Return the limits of a batch of all processes, or of one so many times as large."""
@@ -226,29 +251,3 @@ def attention_of(batch: TensorBatch) -> AbstractContextManager[None]:
     if tokens.device.type == "cpu" and tokens.shape[-1] <= SHORT_TOKENS:
         return sdpa_kernel(SDPBackend.MATH)
     return nullcontext()
-
-
-LossParts = Mapping[str, torch.Tensor]
-
-
-class Objective(Protocol):
-    """The loss that a training run minimises."""
-
-    def __call__(self, model: nn.Module, batch: TensorBatch, step: int) -> LossParts:
-        """Return the named, weighted parts of the loss (scalars); their sum is minimised.
-
-        Anything random must be drawn from the seed and `step`, so that a resumed run repeats it.
-        """
-        ...
-
-
-class RepeatedObjective(ABC):
-    """An objective of several losses of a batch, each of which depends on the gradient before."""
-
-    @abstractmethod
-    def __call__(self, model: nn.Module, batch: TensorBatch, step: int) -> LossParts:
-        """Return a loss with the same means, whose counts alone are read."""
-
-    @abstractmethod
-    def turns(self, model: nn.Module, batch: TensorBatch, step: int) -> Iterator[LossParts]:
-        """Yield the losses, whose sum is minimised; the gradient of each is there after it."""

@@ -7,6 +7,9 @@ distillation. The better one on the texts to choose by is compared.
 
 A teacher that is a file has other labels for the control, and what it and the student agree on is
 recorded.
+
+From top to bottom: the distillation, `Controls` and what they cost, and the findings of a file.
+`OnTask` builds what is trained, and `Distillation` trains it.
 """
 
 from __future__ import annotations
@@ -375,36 +378,36 @@ def file_findings(
         rows=len(teacher.examples),
         gold=len(teacher.gold_by_text),
         calibration_error=own and own.ece,
-        **(_beside(teacher, task, predictions, theirs) if theirs else {}),
+        **(_held_out_findings(teacher, task, predictions, theirs) if theirs else {}),
     )
 
 
-def _beside(teacher: TeacherFile, task: Task, predictions: Any, theirs: Any) -> dict[str, Any]:
+def _held_out_findings(
+    file: TeacherFile, task: Task, student_predictions: Any, teacher_outputs: Any
+) -> dict[str, Any]:
     """Return the findings on the held-out texts that a teacher has outputs on.
 
     Args:
-        teacher: the file.
-        task: with these texts.
-        predictions: of the student on all of them.
-        theirs: outputs of the teacher by text.
+        file: of the teacher.
+        task: with the held-out texts.
+        student_predictions: on all of them.
+        teacher_outputs: by text.
     """
-    rows = [row for row, example in enumerate(task.dev.examples) if example in theirs]
-    both = task.dev.where([example in theirs for example in task.dev.examples])
-    outputs = np.stack([theirs[example] for example in both.examples])
-    decided = teacher.kind.decided(outputs)
-    logits = teacher.kind.logits(outputs)
+    rows = [row for row, example in enumerate(task.dev.examples) if example in teacher_outputs]
+    both = task.dev.where([example in teacher_outputs for example in task.dev.examples])
+    outputs = np.stack([teacher_outputs[example] for example in both.examples])
+    decided = file.kind.decided(outputs)
+    logits = file.kind.logits(outputs)
     count: dict[str, Any] = {"label_count": len(task.labels), "labels": task.labels}
     reads_logits = METRICS[task.metric].reads_logits
     answered: Any = logits if reads_logits else task.problem.gather(decided)
-    own = [predictions[row] for row in rows]
+    own = [student_predictions[row] for row in rows]
     place = np.zeros(1, dtype=np.int64)
     as_outputs = [Outputs(row[None], place) for row in logits]
     reliability = reliability_of(task.problem, as_outputs, both, task.labels)
     return {
         "held_out": len(both),
         "score": score(task.metric, both.label_ids, answered, **count).value,
-        "agreement": score(
-            teacher.kind.agreement, decided, task.problem.gather(own), **count
-        ).value,
+        "agreement": score(file.kind.agreement, decided, task.problem.gather(own), **count).value,
         "teacher_calibration_error": reliability and reliability.ece,
     }

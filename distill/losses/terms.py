@@ -531,7 +531,7 @@ class Match(_OfLayers):
     weight: float
     signal: Signal
     loss: Loss
-    """(student, teacher, mask) -> scalar, a row of `losses`; of signals of a whole text, which have
+    """(student, teacher, mask) -> scalar, a function above; of signals of a whole text, which have
     no padding, (student, teacher) -> scalar"""
     layers: LayerMap
     over_layers: Literal["sum", "mean"] = "mean"

@@ -41,8 +41,9 @@ if TYPE_CHECKING:
 class AnyWidthStudent(StudentKind):
     """A BERT of any depth and width over the teacher's vocabulary, or over its own.
 
-    A student as wide as its teacher, with its vocabulary, is a `ShorterStudent`. Any other starts
-    from random weights: it should then learn on much text, or from a general stage.
+    A student as wide as its teacher, with its vocabulary, is built by `ShorterStudent` of
+    `distill.students`. Any other starts from random weights: it should then learn on much text, or
+    from a general stage.
     """
 
     def build(self, start: PreTrainedModel, shape: StudentShape) -> PreTrainedModel:

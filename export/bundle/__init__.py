@@ -20,7 +20,7 @@ from export.bundle.program import OpenVinoFolder, Program
 from export.bundle.single_file import SingleFile
 from export.config import BROWSER, OPENVINO, SINGLE_FILE, BundleConfig
 
-ROWS: dict[str, type[Program]] = {
+PROGRAM_CLASSES: dict[str, type[Program]] = {
     BROWSER: Browser,
     OPENVINO: OpenVinoFolder,
     SINGLE_FILE: SingleFile,
@@ -85,4 +85,4 @@ def bundle(source: Artifact, task: Task, config: BundleConfig, out: Path) -> Art
 
 def _program(config: BundleConfig) -> Program:
     assert config.to is not None  # BUNDLE_RULES
-    return ROWS[config.to](config)
+    return PROGRAM_CLASSES[config.to](config)

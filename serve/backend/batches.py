@@ -1,10 +1,11 @@
 """Batches: requests are tokenised as they come, and run in buckets of similar length.
 
 From top to bottom: `ServedModel.submit` takes a request into the queue and tokenises it. Lanes, a
-thread each, take bucket after bucket from the queue, run it, and respond to the requests that are
-complete by it. `BucketedClassifier.run` runs one bucket, padded to its own longest text alone, and
-where that is faster to the next of few shapes. It runs in the process of the backend, with as many
-threads as it is worth, or as another Triton model, in the process of Triton.
+thread each, take bucket after bucket from the queue, each put together by `FairQueue.take`, run it,
+and respond to the requests that are complete by it. `BucketedClassifier.run` runs one bucket,
+padded to its own longest text alone, and where that is faster to the next of few shapes. It runs in
+the process of the backend, with as many threads as it is worth, or as another Triton model, in the
+process of Triton.
 """
 
 from __future__ import annotations

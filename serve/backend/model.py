@@ -1,8 +1,8 @@
 """The Python backend of the Triton model `classifier`: text in; label, score and logits out.
 
 Triton hands requests over as they come, and gets each response when it is complete; `batches` has
-what happens in between. Triton starts this class in a Python process of its
-own (the stub). Neither PyTorch nor transformers is loaded there.
+what happens in between. Triton starts this class in a Python process of its own (the stub).
+Neither PyTorch nor transformers is loaded there.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ STOP_S = 10.0
 
 
 @dataclass(eq=False)
-class Process:
+class WorkerProcess:
     """A running worker, and the requests that it has."""
 
     model: Model
@@ -115,7 +115,7 @@ class EmbeddedEngine(Engine):
         self.folder = repository
         self.config = config
         self.log_file = None if log_file == STANDARD_OUTPUT else log_file
-        self.processes: dict[str, Process] = {}
+        self.processes: dict[str, WorkerProcess] = {}
         self.unloaded: set[str] = set()
         """Names of models that stay away where the others are started again."""
         self._ended: asyncio.Queue[str] = asyncio.Queue()
@@ -210,7 +210,7 @@ class EmbeddedEngine(Engine):
         if (worker := self.processes.pop(model, None)) is not None:
             await self._retire(worker)
 
-    async def _open(self, name: str) -> Process:
+    async def _open(self, name: str) -> WorkerProcess:
         """Start the process of a model, and return once it is ready.
 
         Raises:
@@ -238,7 +238,7 @@ class EmbeddedEngine(Engine):
                 start_new_session=True,  # Ctrl-C is for the door, which lets it finish
             )
         reader, writer = await asyncio.open_connection(sock=ours)
-        worker = Process(model, process, reader, writer)
+        worker = WorkerProcess(model, process, reader, writer)
         # copies share one process here, and so one model in memory: each is a bucket more at once
         lanes = parameters.concurrent_buckets * config.instance_group[0].count
         texts = parameters.max_queue_texts * config.instance_group[0].count
@@ -265,7 +265,7 @@ class EmbeddedEngine(Engine):
         watch.add_done_callback(self._watching.discard)
         return worker
 
-    async def _until_ready(self, worker: Process) -> None:
+    async def _until_ready(self, worker: WorkerProcess) -> None:
         """Wait until a process has opened its model.
 
         Raises:
@@ -292,7 +292,7 @@ class EmbeddedEngine(Engine):
     def _output(self) -> AbstractContextManager[IO[bytes] | None]:
         return nullcontext() if self.log_file is None else self.log_file.open("ab", buffering=0)
 
-    async def _watch(self, name: str, worker: Process) -> None:
+    async def _watch(self, name: str, worker: WorkerProcess) -> None:
         status = await worker.process.wait()
         if worker.is_retired:
             return
@@ -301,7 +301,7 @@ class EmbeddedEngine(Engine):
         else:
             self._ended.put_nowait(f"the process of model {name!r} ended, status {status}")
 
-    async def _retire(self, worker: Process) -> None:
+    async def _retire(self, worker: WorkerProcess) -> None:
         """Let a process answer what it has, and end."""
         worker.is_retired = True
         if worker.waiting:

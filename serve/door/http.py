@@ -80,22 +80,22 @@ def http_app(door: Door, more_routes: Sequence[BaseRoute] = ()) -> ASGIApp:
         door.records.refuse("http", response.status_code)
         return response
 
-    open_routes = Open(door)
+    metadata = Metadata(door)
     infer = Infer(door)
     starts = ("/v2/models/{model}", "/v2/models/{model}/versions/{version}")
     routes: list[BaseRoute] = [  # looked through in this order, the busiest first
         *(Route(f"{start}/infer", infer, methods=["POST"]) for start in starts),
-        Route("/v2/health/live", open_routes.live),
-        Route("/v2/health/ready", open_routes.ready),
-        Route("/v2", open_routes.server),
-        Route("/v2/", open_routes.server),
+        Route("/v2/health/live", metadata.live),
+        Route("/v2/health/ready", metadata.ready),
+        Route("/v2", metadata.server),
+        Route("/v2/", metadata.server),
         *admin_routes(door),
     ]
     for start in starts:
         routes += [
-            Route(f"{start}/ready", open_routes.model_ready),
-            Route(f"{start}/config", open_routes.model_config),
-            Route(start, open_routes.model),
+            Route(f"{start}/ready", metadata.model_ready),
+            Route(f"{start}/config", metadata.model_config),
+            Route(start, metadata.model),
         ]
     middleware = []
     if origins := door.settings.allow_origins:
@@ -117,10 +117,10 @@ def http_app(door: Door, more_routes: Sequence[BaseRoute] = ()) -> ASGIApp:
             Exception: _failed,
         },
     )
-    return Leaving(Local(app, door) if door.settings.has_own_names else app, door)
+    return CloseWhenLeaving(LocalNamesOnly(app, door) if door.settings.has_own_names else app, door)
 
 
-class Local:
+class LocalNamesOnly:
     """Answers by names of this machine alone, where nobody else is meant to ask.
 
     A page elsewhere may give its own name the address 127.0.0.1 once it is loaded (DNS rebinding),
@@ -173,7 +173,7 @@ def metrics_app(door: Door) -> ASGIApp:
     )
 
 
-class Leaving:
+class CloseWhenLeaving:
     """Closes connections after a response once the door is leaving, so that a client opens the
     next one elsewhere instead of losing a request on one that ends."""
 
@@ -225,7 +225,7 @@ async def _failed(request: Request, error: Exception) -> Response:
     return json_response({"error": FAILURE}, FAILED.http_status)
 
 
-class Open:
+class Metadata:
     """Routes that say what is served."""
 
     def __init__(self, door: Door) -> None:
@@ -345,20 +345,20 @@ CLOSED = (
 """Routes of Triton that the door does not have."""
 
 
-class Ready(msgspec.Struct):
+class IndexBody(msgspec.Struct):
     """The body of a request for the index."""
 
     ready: bool = False
 
 
-class Parameters(msgspec.Struct):
+class LoadBody(msgspec.Struct):
     """The body of a request to load or unload a model."""
 
     parameters: dict[str, object] | None = None
 
 
 def admin_routes(door: Door) -> list[BaseRoute]:
-    """Return the routes."""
+    """Return the administrative routes."""
     admin = Admin(door)
     return [
         Route("/v2/repository/index", admin.index, methods=["POST"]),
@@ -369,13 +369,13 @@ def admin_routes(door: Door) -> list[BaseRoute]:
 
 
 class Admin:
-    """The routes."""
+    """Administrative routes: index, load, unload; Triton's others are refused."""
 
     def __init__(self, door: Door) -> None:
         self.door = door
 
     async def index(self, request: Request) -> Response:
-        only_ready = (await self._body(request, Ready)).ready
+        only_ready = (await self._body(request, IndexBody)).ready
         states = await self.door.engine.repository()
         found = []
         for each in states:
@@ -385,13 +385,13 @@ class Admin:
         return json_response(found)
 
     async def load(self, request: Request) -> Response:
-        if (await self._body(request, Parameters)).parameters:
+        if (await self._body(request, LoadBody)).parameters:
             raise invalid("a model is loaded as its folder is, without parameters.")
         await self.door.engine.load(request.path_params["model"])
         return Response()
 
     async def unload(self, request: Request) -> Response:
-        await self._body(request, Parameters)
+        await self._body(request, LoadBody)
         await self.door.engine.unload(request.path_params["model"])
         return Response()
 

@@ -36,7 +36,7 @@ def http_server(
     host: str = "127.0.0.1",
     port: int = 0,
     on_refusal: Callable[[int], None] = lambda status: None,
-) -> Server:
+) -> HttpServer:
     """Return the server of an application, for its `serve`, which takes sockets, too.
 
     Args:
@@ -54,7 +54,7 @@ def http_server(
         bounds = settings
         refuse = staticmethod(on_refusal)
 
-    return Server(
+    return HttpServer(
         uvicorn.Config(
             app,
             host,
@@ -74,7 +74,7 @@ def http_server(
     )
 
 
-class Server(uvicorn.Server):
+class HttpServer(uvicorn.Server):
     """uvicorn that leaves the signals of the process to others."""
 
     @contextlib.contextmanager

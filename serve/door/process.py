@@ -1,6 +1,6 @@
 """The door's process: the engine started and watched, the ports opened, and an end without loss.
 
-What it reads of the repository besides, for the page and for limits, is in `Artifacts`.
+What it reads of the repository besides, for the watch and for limits, is in `Artifacts`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from serve.door.embedded import EmbeddedEngine
 from serve.door.engine import Engine
 from serve.door.grpc_front import grpc_server, listen
 from serve.door.http import http_app, metrics_app
-from serve.door.http_server import Server, http_server
+from serve.door.http_server import HttpServer, http_server
 from serve.door.service import Door, DoorSettings
 from serve.door.watch import Patience, WatchedEngine
 from serve.page import Page
@@ -231,7 +231,7 @@ class Process:
 
     async def _drain(
         self,
-        servers: list[Server],
+        servers: list[HttpServer],
         tasks: list[asyncio.Task[None]],
         grpc_front: grpc.aio.Server | None,
     ) -> None:

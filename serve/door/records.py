@@ -34,6 +34,7 @@ from prometheus_client import (
 )
 
 from bertender.core.errors import ConfigError
+from serve.config import STANDARD_OUTPUT
 from serve.door.engine import CANCELLED, CODES, FAILED, OK, UNAUTHORIZED, RefusedError, Visit
 
 if TYPE_CHECKING:
@@ -41,10 +42,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-
 disable_created_metrics()  # type: ignore[no-untyped-call]
 
-STANDARD_OUTPUT = Path("-")
 MOST_WAITING_LINES = 10_000
 UNAUTHORIZED_LINE_S = 1.0
 """Between two lines of requests without a key that is known."""

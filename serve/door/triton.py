@@ -371,7 +371,7 @@ ANSWER_S = 5.0
 
 
 class AttachedEngine(AskedTriton):
-    """See the module.
+    """A Triton that something else starts; the door asks every second whether its models are ready.
 
     Args:
         repository: what Triton must serve, written from the same artifacts.

@@ -9,9 +9,6 @@ from dataclasses import dataclass
 AS_OF = "2026-11"
 """Month of NVIDIA's bulletins up to which ADVISORIES goes. What came later is not known here."""
 
-CRITICAL_SCORE = 9.0
-"""Least score of what CVSS 3.1 calls critical."""
-
 RELEASED = re.compile(r"\d+\.\d+\.\d+")
 
 VERSIONS: Mapping[str, str] = {

@@ -1,8 +1,9 @@
 """The server of this machine: a door with an engine behind it, stopped without a trace.
 
 `serve_forever` runs the door in this process, `Server` in one of its own, which leaves as soon as
-this one has ended, in any way: it reads a pipe from here. Everything listens on the loopback
-address by default.
+this one has ended, in any way: it reads a pipe from here. `Start` is the file that tells such a
+process what to serve. `Watch` notices served files that are overwritten. Everything listens on the
+loopback address by default.
 """
 
 from __future__ import annotations
@@ -64,6 +65,58 @@ logger = logging.getLogger(__name__)
 
 LOOK_S = 1.0
 END_TIMEOUT_S = IN_FLIGHT_TIMEOUT_S + STOP_TIMEOUT_S + 10
+
+DOOR = "serve.door"
+"""The module that is the door's process."""
+
+RAISED: Mapping[str, type[BertenderError]] = {
+    each.__name__: each
+    for each in (
+        PortTakenError,
+        ServerMissingError,
+        ServingError,
+        RuntimeMissingError,
+        ModelError,
+        ArtifactError,
+        ConfigError,
+        BertenderError,
+    )
+}
+"""Errors that a door reports by their names; others are the nearest of these."""
+
+
+class Start(Record):
+    """How a door is started: a file in its workspace."""
+
+    settings: dict[str, Any] = Field(description="of a ServeConfig, those that are set")
+    repository: Path
+    workspace: Path
+    shared_memory: str
+    lock: int | None = Field(description="file descriptor of who uses the workspace")
+    reports: int = Field(description="file descriptor that the door writes to, a line of JSON each")
+
+    def write(self) -> Path:
+        """Write it for this user alone, and return where."""
+        file = self.workspace / "door.json"
+        file.touch(mode=0o600)
+        file.write_text(self.model_dump_json() + "\n", encoding="utf-8")
+        return file
+
+    @property
+    def config(self) -> ServeConfig:
+        return ServeConfig.parse(self.settings)
+
+    def opened(self) -> Workspace:
+        """Return the workspace, which its owner has made."""
+        workspace = Workspace(self.workspace)
+        workspace.shared_memory, workspace.lock = self.shared_memory, self.lock
+        return workspace
+
+
+def report_of(error: BertenderError) -> dict[str, str]:
+    """Return an error as a door reports it."""
+    names = (each.__name__ for each in type(error).__mro__)
+    return {"error": next(name for name in names if name in RAISED), "reason": str(error)}
 
 
 class Server:
@@ -459,56 +512,3 @@ def _interrupted_by_signals() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-DOOR = "serve.door"
-"""The module that is the door's process."""
-
-RAISED: Mapping[str, type[BertenderError]] = {
-    each.__name__: each
-    for each in (
-        PortTakenError,
-        ServerMissingError,
-        ServingError,
-        RuntimeMissingError,
-        ModelError,
-        ArtifactError,
-        ConfigError,
-        BertenderError,
-    )
-}
-"""Errors that a door reports by their names; others are the nearest of these."""
-
-
-class Start(Record):
-    """How a door is started: a file in its workspace."""
-
-    settings: dict[str, Any] = Field(description="of a ServeConfig, those that are set")
-    repository: Path
-    workspace: Path
-    shared_memory: str
-    lock: int | None = Field(description="file descriptor of who uses the workspace")
-    reports: int = Field(description="file descriptor that the door writes to, a line of JSON each")
-
-    def write(self) -> Path:
-        """Write it for this user alone, and return where."""
-        file = self.workspace / "door.json"
-        file.touch(mode=0o600)
-        file.write_text(self.model_dump_json() + "\n", encoding="utf-8")
-        return file
-
-    @property
-    def config(self) -> ServeConfig:
-        return ServeConfig.parse(self.settings)
-
-    def opened(self) -> Workspace:
-        """Return the workspace, which its owner has made."""
-        workspace = Workspace(self.workspace)
-        workspace.shared_memory, workspace.lock = self.shared_memory, self.lock
-        return workspace
-
-
-def report_of(error: BertenderError) -> dict[str, str]:
-    """Return an error as a door reports it."""
-    names = (each.__name__ for each in type(error).__mro__)
-    return {"error": next(name for name in names if name in RAISED), "reason": str(error)}

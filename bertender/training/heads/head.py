@@ -26,10 +26,6 @@ from bertender.training.config import TaskTrainingConfig
 
 if TYPE_CHECKING:
     import torch
-
-
-if TYPE_CHECKING:
-    import torch
     from transformers import PreTrainedTokenizerBase
 
     TensorBatch = dict[str, torch.Tensor]
