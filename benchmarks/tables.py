@@ -37,7 +37,7 @@ from benchmarks.harness import RESULTS, Run, newest, read_runs
 from bertender.core.errors import ConfigError, DataError
 from bertender.gate.judge import CHECKS, TOLERANCES
 from bertender.models.families import FAMILIES
-from bertender.models.own_models import STEPS
+from bertender.models.steps import STEPS
 
 ROOT = RESULTS.parents[1]
 MARKED = re.compile(r"(<!-- table: (\S+) -->\n).*?(<!-- end -->)", re.S)

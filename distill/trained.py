@@ -28,7 +28,8 @@ from bertender.core.card import CARD_NAME, Calibration, TaskRecord
 from bertender.core.errors import ModelError
 from bertender.core.findings import Findings, ScoreFindings
 from bertender.metrics import score
-from bertender.metrics.metric import OF_HEAD, Score, is_labelled
+from bertender.metrics.metric import OF_HEAD, Score
+from bertender.metrics.targets import is_labelled
 from bertender.models.classifier import Classifier, TorchPredictor
 from bertender.problems.problem import Outputs
 from bertender.problems.several_heads import SeveralHeads

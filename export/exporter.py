@@ -34,7 +34,8 @@ from bertender.models.families import FAMILIES, family_name, padding_embedding
 from bertender.models.family import BEFORE_5
 from bertender.models.graphs import LOGITS, nodes_of, save_graph
 from bertender.models.onnx_session import LEFT_OUT, ONNX_NAME, RUNTIME_DOMAIN, SESSION_CONFIG
-from bertender.models.own_models import STEPS, TABLE_MODELS
+from bertender.models.own_models import TABLE_MODELS
+from bertender.models.steps import STEPS
 from bertender.tasks.task import Task
 from bertender.text.tokenizer import load_tokenizer, save_tokenizer
 from export.config import ExportConfig

@@ -22,7 +22,7 @@ from bertender.core.findings import GraphFindings, LargestNumber
 from bertender.models.families import family_name
 from bertender.models.graphs import WRITTEN_ATTENTION, optimized, save_graph
 from bertender.models.onnx_session import MOST_MB, ONNX_NAME
-from bertender.models.own_models import FUSIONS, NEVER_SEEN
+from bertender.models.steps import FUSIONS, NEVER_SEEN
 from bertender.text.batch import Encode, Example
 
 logger = logging.getLogger(__name__)

@@ -27,7 +27,7 @@ from bertender.core.errors import ModelError
 from bertender.models.families import family_name
 from bertender.models.graphs import WRITTEN_ATTENTION, add_runtime_domain, optimized, save_graph
 from bertender.models.onnx_session import MOST_MB, RUNTIME_DOMAIN
-from bertender.models.own_models import FUSIONS, NEVER_SEEN
+from bertender.models.steps import FUSIONS, NEVER_SEEN
 from quantize.graph import (
     FUSED_ATTENTION,
     FUSED_PRODUCT,

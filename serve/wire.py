@@ -23,6 +23,9 @@ CANDIDATE_SUFFIX = "-candidate"
 ENCODER_NAME = "classifier-encoder"
 """The Triton model that runs the graph where the Python backend does not."""
 
+ENCODER_OUTPUT = "logits"
+"""Output of that model."""
+
 WORKSPACE_VARIABLE = "BERTENDER_SERVE_WORKSPACE"
 """Environment variable with the folder of a stub's server."""
 

@@ -25,7 +25,8 @@ from bertender.core.errors import ModelError
 from bertender.models.classifier import load_torch_classifier, onnx_file, open_classifier
 from bertender.models.families import FAMILIES, encoder_layers, family_of
 from bertender.models.family import BEFORE_5
-from bertender.models.own_models import STEPS, heads_of, neurons_of
+from bertender.models.own_models import heads_of, neurons_of
+from bertender.models.steps import STEPS
 from bertender.recipes.stages import STAGES
 from bertender.text.batch import Example
 from distill.distillation.config import DistillConfig

@@ -6,6 +6,7 @@ What does the work is imported when a command runs: help texts and settings need
 from __future__ import annotations
 
 import logging
+import re
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
     from serve.server.server import Server
 
 logger = logging.getLogger(__name__)
+
+ASSIGNMENT = re.compile(r"([^=/]*)=(.+)")
 
 
 def build(name: str) -> Callable[..., None]:
@@ -62,7 +65,7 @@ def serve_command() -> Callable[..., None]:
         values: dict[str, Any],
         as_json: JsonFlag = False,
     ) -> None:
-        from serve.repository import model_names, models_by_name, write_repository
+        from serve.repository import model_names, write_repository
         from serve.server.server import serve_forever
         from serve.server.triton import attached_command
 
@@ -104,6 +107,33 @@ def serve_command() -> Callable[..., None]:
         )
 
     return command_with_flags(command, (ServeCommandConfig,))
+
+
+def models_by_name(words: Sequence[str]) -> Mapping[str, str]:
+    """Return the paths of artifacts by the names of their models, from words of a command line.
+
+    A path alone is the model `classifier`; so is one with an equals sign that leads to a folder.
+    Others are NAME=ARTIFACT.
+
+    Raises:
+        ConfigError: a name cannot be that of a model, or is there twice.
+    """
+    from serve.repository import check_name
+
+    models: dict[str, str] = {}
+    for word in words:
+        match = ASSIGNMENT.fullmatch(word)
+        if match is None or Path(word).exists():
+            name, path = MODEL_NAME, word
+        else:
+            name, path = check_name(match[1]), match[2]
+        if name in models:
+            raise ConfigError(
+                f"{word}: another artifact is called {name!r} already, {models[name]}. Give each "
+                "a name of its own, as NAME=ARTIFACT."
+            )
+        models[name] = path
+    return models
 
 
 def _say_single_texts(models: Iterable[Artifact]) -> None:

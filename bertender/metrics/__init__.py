@@ -42,16 +42,8 @@ from bertender.metrics.metric import (
     Score,
     percentiles,
 )
-from bertender.metrics.numbers import (
-    CosineSpearman,
-    MeanAbsoluteError,
-    Ndcg,
-    PassageRecall,
-    Pearson,
-    Recall,
-    ReciprocalRank,
-    Spearman,
-)
+from bertender.metrics.numbers import CosineSpearman, MeanAbsoluteError, Pearson, Recall, Spearman
+from bertender.metrics.ranking import Ndcg, PassageRecall, ReciprocalRank
 from bertender.metrics.tags import EntityF1, TagAccuracy
 
 

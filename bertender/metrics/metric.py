@@ -21,6 +21,7 @@ from pydantic import Field
 
 from bertender.core.config import Record
 from bertender.core.errors import DataError
+from bertender.metrics.targets import is_labelled
 
 IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float64]
@@ -189,29 +190,6 @@ def check_aligned(label_ids: Rows, predictions: Sequence[Rows]) -> None:
                 f"{len(label_ids)} labels and {len(each)} predictions cannot be compared: there "
                 "must be one prediction a row, in the order of the labels."
             )
-
-
-NO_LABEL = -100
-"""Instead of a label: the example, or the token, has none."""
-
-
-class HeadTargets(tuple[Any, ...]):
-    """A target for each head of a model of several; or their labels, as a file has them."""
-
-
-def is_labelled(labels: Any) -> bool:
-    """Return whether an example has labels, given its target or its value of their column.
-
-    A set of none is one, and so is what one of several heads has a label of.
-    """
-    if isinstance(labels, HeadTargets):
-        return any(map(is_labelled, labels))
-    values = np.asarray(labels)
-    if values.dtype.kind == "U":
-        return True
-    if values.dtype.kind == "f":
-        return not np.isnan(values).any()
-    return not values.size or bool((values != NO_LABEL).any())
 
 
 Parts = Set[tuple[str, Any]]

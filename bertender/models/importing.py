@@ -434,7 +434,7 @@ def _write(
         graph = ForeignGraph(found.graph, outputs, head.order, per_token=problem.per_token)
         inputs, parameters = graph.inputs, graph.parameters()
         precision, optimize = graph.precision, graph.optimize
-    from bertender.models.finished import check_graph, padding_unread
+    from bertender.models.padding import check_graph, padding_unread
 
     tokenizer = _tokenizer(found, head, inputs)
     if found.graph is None:
@@ -678,8 +678,8 @@ def _torch_model(found: FinishedModel, head: _Head) -> PreTrainedModel:
     from safetensors import SafetensorError
 
     from bertender.models.embedders import SETTING
-    from bertender.models.finished import check_choice_head, scorer_of
     from bertender.models.own_models import auto_class, load_pretrained
+    from bertender.models.sequence_scorers import check_choice_head, scorer_of
 
     scores_choices = _takes_all_choices(head.config)
     if scores_choices:

@@ -11,10 +11,6 @@ config lists what each layer has.
 Models of transformers that answer questions return the logits of starts and of ends apart. Here
 they are there as `logits` (batch, seq, 2) too, so that whatever reads the logits of tokens reads
 these: their head is one linear layer with two outputs a token, as that of a model that tags words.
-
-STEPS says which steps an architecture goes through, of transformers or of these, and the reason
-where it does not. A refusal of a step holds this reason, so that the errors, the page and the test
-agree.
 """
 
 from __future__ import annotations
@@ -53,7 +49,7 @@ from bertender.models.families import (
     family_of,
     has_distances_alone,
 )
-from bertender.models.family import BEFORE_5, SHARED_LAYERS, UNKNOWN_LAYERS, Family, Fusion, Pruning
+from bertender.models.family import BEFORE_5, Family, Pruning
 from bertender.models.table_models import (
     BiLstmConfig,
     BiLstmForSequenceClassification,
@@ -243,13 +239,6 @@ OWN_MODELS: Mapping[str, OwnModel] = {
     **{row.config.model_type: OwnModel.of(row) for row in PRUNABLE.values()},
     **TABLE_MODELS,
 }
-
-FUSIONS: Mapping[str, Fusion] = {
-    **dict.fromkeys(TABLE_MODELS, Fusion(obstacle="it has no attention")),
-    **{name: family.fusion for name, family in FAMILIES.items()},
-}
-"""A family, of a pruned model its former one -> how its attention becomes one operator."""
-NEVER_SEEN = Fusion(obstacle="no pattern is known for its layers")
 
 OUTPUTS: Mapping[str, bool] = {
     "return_dict": True,
@@ -478,57 +467,3 @@ def without_weights(build: Callable[[], PreTrainedModel]) -> PreTrainedModel | N
             return build()
     except RuntimeError:
         return None
-
-
-def _never(name: str) -> str:
-    return ""
-
-
-def _by_row(of: Callable[[Family], str]) -> Callable[[str], str]:
-    """Return the reasons of the rows of FAMILIES; an architecture without one has none."""
-    return lambda name: of(FAMILIES[name]) if name in FAMILIES else UNKNOWN_LAYERS
-
-
-def _not_fused(name: str) -> str:
-    return FUSIONS.get(name, NEVER_SEEN).obstacle
-
-
-def _not_fused_in_8_bits(name: str) -> str:
-    return FUSIONS.get(name, NEVER_SEEN).obstacle_in_8_bits
-
-
-WITHOUT_EXPORT: Mapping[str, str] = {
-    "longformer": "it pads texts to whole windows, and a graph has those of the traced text alone",
-}
-"""Architectures whose graphs compute something else than they do."""
-
-
-def _not_exported(name: str) -> str:
-    return WITHOUT_EXPORT.get(name, "")
-
-
-Obstacle = Callable[[str], str]
-"""model_type -> why an architecture does not go through a step; empty where it does."""
-
-STEPS: Mapping[str, Obstacle] = {
-    "import": _never,
-    "finetune": _never,
-    "logits": _never,
-    "hidden states": _by_row(lambda family: ""),
-    "sentence states": _by_row(lambda family: ""),
-    "queries": _by_row(lambda family: ""),
-    "keys": _by_row(lambda family: ""),
-    "values": _by_row(lambda family: ""),
-    "attention scores": _by_row(lambda family: ""),
-    "student": _by_row(lambda family: ""),
-    "prune heads": _by_row(lambda family: family.pruning.obstacle),
-    "prune neurons": _by_row(lambda family: family.pruning.obstacle),
-    "prune layers": _by_row(lambda family: SHARED_LAYERS if family.shared_layers else ""),
-    "export": _not_exported,
-    "fuse": _not_fused,
-    "quantize": _never,
-    "quantize fused": _not_fused_in_8_bits,
-    "serve": _never,
-}
-"""A step, or a signal that a student learns from -> its obstacles. An architecture with a decoder
-beside its encoder is not exported, whatever its row says."""

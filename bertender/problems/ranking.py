@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from bertender.metrics.numbers import ranked
+from bertender.metrics.ranking import ranked
 from bertender.problems.problem import (
     Constant,
     FloatArray,

@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from bertender.metrics.metric import NO_LABEL
+from bertender.metrics.targets import NO_LABEL
 from bertender.text.batch import Example, is_blank
 
 FILL_IN = "Fill it in, or leave the row out"

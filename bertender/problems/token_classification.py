@@ -15,8 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 from bertender.core.errors import DataError
-from bertender.metrics.metric import NO_LABEL, Parts
+from bertender.metrics.metric import Parts
 from bertender.metrics.tags import entities
+from bertender.metrics.targets import NO_LABEL
 from bertender.problems.problem import (
     SPAN_OUTPUTS,
     SPAN_TENSORS,

@@ -614,7 +614,7 @@ def export_to_quantize(source: Artifact, config: QuantizeConfig) -> tuple[Artifa
     `fused_attention` wants it; or where the model that another was exported from is not there.
     """
     from bertender.models.graphs import FUSED, WRITTEN_ATTENTION
-    from bertender.models.own_models import FUSIONS, NEVER_SEEN
+    from bertender.models.steps import FUSIONS, NEVER_SEEN
 
     written = config.fused_attention and FUSIONS.get(source.card.family, NEVER_SEEN).written
     optimize = "fused" if written else "none"

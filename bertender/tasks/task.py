@@ -29,7 +29,8 @@ from bertender.core.config import Config
 from bertender.core.errors import ConfigError, UnknownNameError, nearest_hint
 from bertender.core.findings import ChosenOn
 from bertender.metrics import METRICS
-from bertender.metrics.metric import AND, is_labelled, labels_of_head, of_one_head
+from bertender.metrics.metric import AND, labels_of_head, of_one_head
+from bertender.metrics.targets import is_labelled
 from bertender.problems import PROBLEMS
 from bertender.problems.problem import Problem, are_unnamed
 from bertender.problems.ranking import RANKING

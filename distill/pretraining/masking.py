@@ -23,7 +23,7 @@ from torch.nn import functional
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from bertender.core.errors import ModelError
-from bertender.metrics.metric import NO_LABEL
+from bertender.metrics.targets import NO_LABEL
 from bertender.text.batch import batched, tokens_of_words
 from bertender.training.examples import Padding, TensorBatch
 from bertender.training.heads import PART

@@ -18,7 +18,7 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from bertender.metrics.metric import NO_LABEL
+from bertender.metrics.targets import NO_LABEL
 from bertender.models.classifier import model_inputs
 from bertender.training.examples import TensorBatch
 from bertender.training.heads import hard_labels

@@ -341,8 +341,8 @@ def load_classifier(
         ConfigError: its files have vectors of a first token that reads no other.
     """
     from bertender.models.families import padding_embedding
-    from bertender.models.finished import padding_unread
     from bertender.models.own_models import load_pretrained
+    from bertender.models.padding import padding_unread
     from distill.tokenizers import fitting_tokenizer
 
     head, outputs = head_of(problem), problem.output_names(labels)
@@ -428,7 +428,7 @@ def load_reader_of_words(
         ModelError: as there; or the tokenizer cannot be read, or has no mask token; or its outputs
             change with padding.
     """
-    from bertender.models.finished import padding_unread
+    from bertender.models.padding import padding_unread
     from distill.tokenizers import fitting_tokenizer
 
     model = load_masked_language_model(source, new_head=new_head)

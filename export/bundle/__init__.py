@@ -16,7 +16,8 @@ from bertender.gate.artifacts import open_source
 from bertender.gate.judge import TOLERANCES, check_parity, labelled_sample, require_parity
 from bertender.tasks.task import Task
 from export.bundle.browser import Browser
-from export.bundle.program import OpenVinoFolder, Program
+from export.bundle.openvino import OpenVinoFolder
+from export.bundle.program import Program
 from export.bundle.single_file import SingleFile
 from export.config import BROWSER, OPENVINO, SINGLE_FILE, BundleConfig
 

@@ -1,12 +1,17 @@
-"""The opening of a served model: artifact, tokenizer and runtime become a warm ServedModel."""
+"""The opening of a served model: artifact, tokenizer and runtime become a warm ServedModel.
+
+A graph runs in the process of the backend, with as many threads as a bucket is worth
+(`AdaptiveThreads`), or as another Triton model, in the process of Triton (`EncoderPredictor`).
+"""
 
 from __future__ import annotations
 
 import ctypes
+import importlib
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
@@ -14,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ModelError
@@ -24,15 +30,13 @@ from bertender.problems import problem_of_task
 from bertender.text.batch import Batch, rows_of
 from bertender.text.tokenizer import open_tokenizer
 from serve.backend.batches import (
-    AdaptiveThreads,
     BucketedClassifier,
-    EncoderPredictor,
     ServedModel,
     longest_input_of,
 )
 from serve.backend.fair_queue import FairQueue, OwnShapes, PaddedShapes
 from serve.config import SERVED_RUNTIMES, BackendParameters
-from serve.wire import input_names
+from serve.wire import ENCODER_OUTPUT, input_names
 
 if TYPE_CHECKING:  # at run time it would load PyTorch into the server
     from bertender.models.runtimes import Predictor
@@ -173,6 +177,73 @@ def adaptive(open_graph: Callable[[int], Predictor], graph: Path, threads: int) 
         return several
     share = min(1.0, MEASURED_BYTES / max(size_bytes, 1))
     return AdaptiveThreads(open_graph(1), several, int(TOKENS_FOR_ALL_THREADS * share))
+
+
+class EncoderPredictor:
+    """A Triton model that takes token arrays and returns logits: business logic scripting (BLS).
+
+    Several threads may call it. It cannot run before Triton has loaded all models, which is after
+    `initialize`.
+
+    Args:
+        model: its name.
+        inputs: their names.
+    """
+
+    def __init__(self, model: str, inputs: Sequence[str]) -> None:
+        self.triton = importlib.import_module("triton_python_backend_utils")  # only in the stub
+        self.model = model
+        self.inputs = inputs
+        # arrays of numpy are wanted, wherever the model runs
+        self.memory = self.triton.PreferredMemory(self.triton.TRITONSERVER_MEMORY_CPU, 0)
+
+    def logits(self, batch: Batch) -> npt.NDArray[np.float32]:
+        """Return the logits (batch, labels) of a batch.
+
+        Raises:
+            ModelError: the model cannot run it, or is not loaded.
+        """
+        response = self.triton.InferenceRequest(
+            model_name=self.model,
+            requested_output_names=[ENCODER_OUTPUT],
+            inputs=[self.triton.Tensor(name, batch.arrays[name]) for name in self.inputs],
+            preferred_memory=self.memory,
+        ).exec()
+        if response.has_error():
+            raise ModelError(f"model {self.model!r}: {response.error().message()}")
+        tensor = self.triton.get_output_tensor_by_name(response, ENCODER_OUTPUT)
+        # a copy: the response's memory goes with the response
+        return np.array(tensor.as_numpy(), dtype=np.float32)
+
+
+class AdaptiveThreads:
+    """A predictor of a graph that is opened for one thread and for several: small buckets run on
+    one, larger ones on all, so that each wakes as many threads as pay off.
+
+    Threads that sleep between runs have to be woken for every operator that they share, which takes
+    longer than the work on a few tokens. One caller of single texts had 323 texts/s with one thread
+    where two gave 243; four callers of 16 texts had 523 with two where one gave 434. A token is
+    more work for a larger model, which has all threads from fewer tokens on.
+
+    ONNX Runtime has no threads of one run but those of its session, and Python cannot share
+    prepared weights between sessions. So a small model is in memory twice. A large one is not: its
+    runs are long enough for all threads anyway.
+
+    Args:
+        one: its runs have one thread.
+        several: its runs have all.
+        tokens_for_all: tokens of a bucket, padding included, from which on it has all threads.
+    """
+
+    def __init__(self, one: Predictor, several: Predictor, tokens_for_all: int) -> None:
+        self.one = one
+        self.several = several
+        self.tokens_for_all = tokens_for_all
+
+    def logits(self, batch: Batch) -> npt.NDArray[np.float32]:
+        """Return the logits (batch, labels) of a bucket."""
+        is_small = batch.arrays["attention_mask"].size < self.tokens_for_all
+        return (self.one if is_small else self.several).logits(batch)
 
 
 SHORTEST = 8

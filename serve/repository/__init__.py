@@ -39,7 +39,6 @@ from bertender.models.onnx_session import ONNX_DATA_NAME, ONNX_NAME
 from bertender.models.runtimes import FLOAT_PRECISIONS, RUNTIMES, check_suits, saturates
 from bertender.problems import PROBLEMS
 from bertender.text.tokenizer import open_tokenizer, stated_longest_input
-from serve.backend.batches import ENCODER_OUTPUT
 from serve.backend.opening import bucket_shapes
 from serve.config import SERVED_RUNTIMES, BackendParameters, ServeConfig
 from serve.repository.config_pbtxt import (
@@ -55,7 +54,7 @@ from serve.repository.config_pbtxt import (
     triton,
     write_model_config,
 )
-from serve.wire import CANDIDATE_SUFFIX, ENCODER_NAME, MODEL_NAME
+from serve.wire import CANDIDATE_SUFFIX, ENCODER_NAME, ENCODER_OUTPUT, MODEL_NAME
 
 logger = logging.getLogger(__name__)
 
@@ -453,32 +452,6 @@ def _foreign_files(repository: Path) -> list[str]:
 
 
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
-ASSIGNMENT = re.compile(r"([^=/]*)=(.+)")
-
-
-def models_by_name(words: Sequence[str]) -> Mapping[str, str]:
-    """Return the paths of artifacts by the names of their models, from words of a command line.
-
-    A path alone is the model `classifier`; so is one with an equals sign that leads to a folder.
-    Others are NAME=ARTIFACT.
-
-    Raises:
-        ConfigError: a name cannot be that of a model, or is there twice.
-    """
-    models: dict[str, str] = {}
-    for word in words:
-        match = ASSIGNMENT.fullmatch(word)
-        if match is None or Path(word).exists():
-            name, path = MODEL_NAME, word
-        else:
-            name, path = check_name(match[1]), match[2]
-        if name in models:
-            raise ConfigError(
-                f"{word}: another artifact is called {name!r} already, {models[name]}. Give each "
-                "a name of its own, as NAME=ARTIFACT."
-            )
-        models[name] = path
-    return models
 
 
 def check_name(name: str) -> str:

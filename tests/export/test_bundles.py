@@ -103,7 +103,7 @@ def test_what_answers_otherwise_is_not_written(
         path.write_text(json.dumps({**settings, "model_max_length": 6}))
 
     original = program.copy_companions
-    for module in ("export.bundle.browser", "export.bundle.program"):
+    for module in ("export.bundle.browser", "export.bundle.openvino"):
         monkeypatch.setattr(f"{module}.copy_companions", other_files)
     with pytest.raises(ParityError, match="inputs: input_ids"):
         bundled(exported, task, tmp_path / "out", to=to)

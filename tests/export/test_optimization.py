@@ -16,7 +16,8 @@ from bertender.core.findings import GraphFindings
 from bertender.models.classifier import onnx_file, open_classifier
 from bertender.models.families import FAMILIES
 from bertender.models.onnx_session import open_session
-from bertender.models.own_models import FUSIONS, TABLE_MODELS
+from bertender.models.own_models import TABLE_MODELS
+from bertender.models.steps import FUSIONS
 from bertender.tasks.task import Task
 from export.config import ExportConfig
 from export.exporter import export

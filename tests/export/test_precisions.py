@@ -17,7 +17,7 @@ from bertender.core.errors import ModelError, ParityError
 from bertender.core.findings import LargestNumber
 from bertender.gate.judge import TOLERANCES
 from bertender.models.classifier import onnx_file, open_classifier
-from bertender.models.own_models import FUSIONS
+from bertender.models.steps import FUSIONS
 from bertender.tasks.task import Task
 from bertender.text.batch import Tokenize
 from bertender.text.tokenizer import load_tokenizer

@@ -17,8 +17,8 @@ from bertender.comparison.accuracy import constant_row, evaluate
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError, DataError, ModelError
 from bertender.models.classifier import open_classifier
-from bertender.models.finished import CHOICE_HEADS, scorer_of
 from bertender.models.importing import import_model, open_artifact
+from bertender.models.sequence_scorers import CHOICE_HEADS, scorer_of
 from bertender.problems.multiple_choice import MULTIPLE_CHOICE
 from bertender.problems.problem import Outputs
 from bertender.recipes.recorded_task import recorded_task

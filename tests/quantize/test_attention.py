@@ -17,8 +17,9 @@ from bertender.cli.findings import quantization_lines
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError, ModelError
 from bertender.models.classifier import onnx_file
-from bertender.models.own_models import FUSIONS, TABLE_MODELS, expected_on_disk
+from bertender.models.own_models import TABLE_MODELS, expected_on_disk
 from bertender.models.runtimes import RUNTIMES
+from bertender.models.steps import FUSIONS
 from bertender.recipes.stage import Product
 from bertender.recipes.stages import STAGES
 from bertender.tasks.task import Task

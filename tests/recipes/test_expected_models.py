@@ -14,7 +14,8 @@ from transformers import BertConfig
 from bertender.core.errors import BertenderError
 from bertender.models.classifier import onnx_file
 from bertender.models.families import family_name
-from bertender.models.own_models import FUSIONS, PRUNABLE, expected_on_disk, heads_of
+from bertender.models.own_models import PRUNABLE, expected_on_disk, heads_of
+from bertender.models.steps import FUSIONS
 from bertender.recipes.recipe import make_plan, parse_recipe
 from bertender.recipes.stage import Earlier, Product
 from bertender.recipes.stages import STAGES

@@ -14,9 +14,10 @@ from bertender.models.onnx_session import ONNX_DATA_NAME, OnnxPredictor
 from bertender.problems.single_label_classification import SINGLE_LABEL
 from bertender.text.batch import Batch, Example
 from serve.backend import opening
-from serve.backend.batches import AdaptiveThreads, BucketedClassifier
+from serve.backend.batches import BucketedClassifier
 from serve.backend.opening import (
     TOKENS_FOR_ALL_THREADS,
+    AdaptiveThreads,
     adaptive,
     open_artifact,
     open_served_model,

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from bertender.cli.serving import models_by_name
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError, ServingError
 from bertender.models.classifier import open_classifier
@@ -16,13 +17,7 @@ from serve.client.endpoint import AsyncEndpoint, Endpoint
 from serve.client.protocols import PROTOCOLS
 from serve.config import ServeConfig
 from serve.probe import main as probe
-from serve.repository import (
-    check_name,
-    is_repository,
-    model_names,
-    models_by_name,
-    write_repository,
-)
+from serve.repository import check_name, is_repository, model_names, write_repository
 from serve.server.server import Server
 from tests.front import last_line, succeed
 from tests.serve.scraped import scrape_until

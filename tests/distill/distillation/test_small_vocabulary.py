@@ -12,7 +12,7 @@ import pytest
 from bertender.cli.findings import pruning_lines
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError
-from bertender.metrics.metric import NO_LABEL
+from bertender.metrics.targets import NO_LABEL
 from bertender.models.classifier import open_classifier
 from bertender.tasks.task import Split, Task
 from bertender.text.tokenizer import load_tokenizer
