@@ -15,8 +15,9 @@ from bertender.core.errors import ServingError
 from serve.repository.config_pbtxt import CONFIG_NAME
 from serve.server.addresses import free_ports
 from serve.server.installation import find_installation
-from serve.server.triton import GRPC_HEADER, failure_reason, launch, restricted
+from serve.server.triton import failure_reason, launch, restricted
 from serve.server.workspace import REPOSITORY, Workspace
+from serve.wire import GRPC_ADMIN_HEADER
 
 HOST = "127.0.0.1"
 PORTS = ("http-port", "grpc-port", "metrics-port")
@@ -72,7 +73,7 @@ def bare_triton(
             running = BareTriton(taken["http-port"], taken["grpc-port"])
             with tritonclient.grpc.InferenceServerClient(f"{HOST}:{running.grpc_port}") as client:
                 deadline = time.monotonic() + READY_TIMEOUT_S
-                while not _is_ready(client, names, {GRPC_HEADER: token}):
+                while not _is_ready(client, names, {GRPC_ADMIN_HEADER: token}):
                     if triton.poll() is not None or time.monotonic() > deadline:
                         raise ServingError(f"Triton is not ready: {failure_reason(log)}")
                     time.sleep(0.1)

@@ -14,7 +14,7 @@ from bertender.training.config import TrainingConfig
 
 @dataclass(frozen=True)
 class Augmentation:
-    """A way to make more texts out of a task's own; `distillation.on_task.REWRITERS` has what
+    """A way to make more texts out of a task's own; `augment.REWRITERS` has what
     does it."""
 
     summary: str

@@ -38,9 +38,9 @@ from distill.distillation.start import check_even_start, check_even_teacher, exp
 from distill.methods import GENERAL_METHODS
 from distill.methods.method import Method
 from distill.pretraining.corpus import Corpus, Watched, survey
-from distill.pretraining.masking import MixedMasking, MixedVocabulary
-from distill.pretraining.objectives import MaskedLanguageModel
-from distill.pretraining.rows import held_out_loss, pack_rows, stored_parts
+from distill.pretraining.dual_vocabulary import MixedMasking, MixedVocabulary
+from distill.pretraining.objectives import MaskedLanguageModel, held_out_loss
+from distill.pretraining.rows import pack_rows, stored_parts
 from distill.pretraining.vocabularies import stand_in_tokenizer, trained_once
 from distill.students import StudentShape
 from distill.students.weights import masked_language_model

@@ -1,27 +1,21 @@
-"""A distillation on a task: its teachers, its student, and the texts that it learns from.
-
-Augmentations add texts, rewritten from the task's own.
-"""
+"""A distillation on a task: its teachers, its student, and the texts that it learns from."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
-import numpy as np
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from bertender.core.artifact import Artifact
-from bertender.core.errors import ConfigError, ModelError
+from bertender.core.errors import ConfigError
 from bertender.core.findings import VocabularyFindings
-from bertender.core.progress import track
 from bertender.models.families import check_positions
 from bertender.tasks.task import Task
 from bertender.tasks.teacher_files import TeacherFile
-from bertender.text.batch import Example
 from bertender.text.tokenizer import (
     CONTINUED_LABELS,
     continued_labels,
@@ -29,13 +23,10 @@ from bertender.text.tokenizer import (
     longest_input,
 )
 from bertender.text.windows import WINDOWS, windows_of
-from bertender.training.config import computes_in_bf16
 from bertender.training.examples import TokenDataset, cut_at, usual_length
 from bertender.training.heads import SeveralHead, TextHead, head_of
 from bertender.training.steps import Objective
-from distill.augmentation import bilstm, tinybert
-from distill.augmentation.config import AUGMENTATIONS, AugmentedConfig
-from distill.augmentation.words import Material, Rewrite, find_language_model
+from distill.augmentation.augment import augmented
 from distill.distillation.config import DistillConfig
 from distill.distillation.distillation import Distillation, phases_with_head
 from distill.distillation.start import (
@@ -293,95 +284,3 @@ def check_can_learn(
             f"task {task.name!r} has none to learn from. Give --train FILE, or a method that "
             "learns from the teacher's outputs, such as distilbert."
         )
-
-
-REWRITERS: Mapping[str, Callable[[Material], Rewrite]] = {
-    "bilstm": bilstm.rewriter,
-    "tinybert": tinybert.rewriter,
-}
-"""What rewrites a text, by each row of AUGMENTATIONS."""
-
-
-def augmented(
-    task: Task,
-    teacher: Artifact,
-    model: PreTrainedModel,
-    readers: Sequence[str],
-    config: AugmentedConfig,
-) -> Task:
-    """Return the task with copies of its training texts added; they have no label.
-
-    What is drawn for a text depends on the seed and on its place among the texts.
-
-    Args:
-        task: its training examples, with labels or without, are rewritten.
-        teacher: where words come from; its origins are looked through for a language model.
-        model: the teacher's.
-        readers: sources of the tokenizers that will read the copies.
-        config: without `augmentation`, the task is returned as it is.
-
-    Raises:
-        ModelError, HubUnreachableError, DamagedArtifactError: the language model cannot be had, or
-            a tokenizer cannot read what the augmentation writes.
-    """
-    name = config.augmentation
-    if name is None:
-        return task
-    row, examples = AUGMENTATIONS[name], task.train.examples
-    language_model = None
-    if row.asks_language_model:
-        language_model = find_language_model(teacher, config.augmentation_model)
-    material = Material(
-        texts=tuple(dict.fromkeys(text for example in examples for text in example)),
-        teacher=model,
-        tokenizer=load_tokenizer(teacher.path),
-        language_model=language_model,
-        bf16=computes_in_bf16(config),
-    )
-    if row.writes_mask:
-        _check_masks(name, material.tokenizer, readers)
-    rewrite = REWRITERS[name](material)
-    rewritten: list[Example] = []
-    for number, example in enumerate(track(examples, "augmented texts", len(examples))):
-        generator = np.random.default_rng((config.seed, number))
-        copies = config.augmented_copies or row.copies
-        rewritten += copies_of(example, rewrite, row.pair_turns, copies, generator)
-    logger.info(
-        "augmentation %s: %d texts made of %d; language model: %s",
-        name,
-        len(rewritten),
-        len(examples),
-        language_model.source if language_model else "none",
-    )
-    return task.with_unlabelled(rewritten)
-
-
-def copies_of(
-    example: Example,
-    rewrite: Rewrite,
-    pair_turns: Sequence[tuple[bool, bool]],
-    copies: int,
-    generator: np.random.Generator,
-) -> list[Example]:
-    """Return the distinct copies of an example that differ from it, out of `copies` drawn."""
-    rewritten = {example: None}
-    for copy in range(copies):
-        first, second = pair_turns[copy % len(pair_turns)] if len(example) > 1 else (True, True)
-        texts = zip(example, (first, *[second] * (len(example) - 1)), strict=True)
-        made = tuple(rewrite(text, generator) if chosen else text for text, chosen in texts)
-        rewritten[made] = None
-    return list(rewritten)[1:]
-
-
-def _check_masks(name: str, tokenizer: PreTrainedTokenizerBase, readers: Sequence[str]) -> None:
-    """Raise ModelError unless every reader takes the mask that is written for one token."""
-    mask = tokenizer.mask_token or tokenizer.unk_token
-    for reader in readers:
-        ids = load_tokenizer(reader).encode(mask, add_special_tokens=False)
-        if len(ids) != 1:
-            free = [other for other, each in AUGMENTATIONS.items() if not each.writes_mask]
-            raise ModelError(
-                f"augmentation {name!r} writes the teacher's {mask}, which the tokenizer of "
-                f"{reader} does not read as one token. Take {', '.join(free)}, or a "
-                "student and teachers of the same tokens."
-            )

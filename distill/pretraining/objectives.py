@@ -1,11 +1,13 @@
 """Objectives of pre-training: the models, the heads that only training needs, and the losses.
 
 `pretrain.TRAINING_MODULES` has the class of each row of OBJECTIVES. Here are those on masked
-tokens, masked words, word order and spans.
+tokens, masked words, word order and spans, and the loss of any on held-out rows.
 """
 
 from __future__ import annotations
 
+import math
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -20,7 +22,8 @@ from transformers import (
 
 from bertender.metrics.targets import NO_LABEL
 from bertender.models.classifier import model_inputs
-from bertender.training.examples import TensorBatch
+from bertender.text.batch import length_buckets
+from bertender.training.examples import TensorBatch, TokenDataset
 from bertender.training.heads import hard_labels
 from bertender.training.steps import LossParts, Objective
 from distill.pretraining.config import FULL_SENTENCES
@@ -35,6 +38,9 @@ from distill.pretraining.masking import (
 )
 from distill.pretraining.rows import TokenRow, full_sentence_rows
 
+HELD_OUT_STEP = 2**31
+"""The step that held-out masks are drawn from: no training step comes so far."""
+TOKENS_PER_BATCH = 8192
 SPAN_LENGTHS = tuple(0.2 * 0.8**longer for longer in range(10))
 """How often a span has 1 to 10 words, as weights."""
 PLACE_WIDTH = 200
@@ -356,3 +362,39 @@ class BoundaryHead(nn.Module):
         read = torch.cat([before, after, self.places(place - first)], dim=-1)
         logits: torch.Tensor = self.layers(read) @ words.T + self.bias
         return logits
+
+
+def held_out_loss(
+    model: torch.nn.Module,
+    objective: Objective,
+    examples: TokenDataset,
+    perplexity_of: str | None = None,
+) -> dict[str, float]:
+    """Return the loss on held-out rows and each of its parts, masked the same way every time.
+
+    Each part is a mean over the batches, weighted by their tokens.
+
+    Args:
+        model: what the objective runs.
+        objective: the loss.
+        examples: held-out rows.
+        perplexity_of: the part whose exponential is returned as "perplexity"; None for none.
+    """
+    model.eval()
+    device = next(model.parameters()).device
+    sums: dict[str, float] = defaultdict(float)
+    tokens = 0
+    for step, bucket in enumerate(length_buckets(examples.lengths, TOKENS_PER_BATCH)):
+        batch = examples.collate([examples[index] for index in bucket])
+        batch = {name: tensor.to(device) for name, tensor in batch.items()}
+        with torch.inference_mode():
+            parts = objective(model, batch, HELD_OUT_STEP + step)
+        size = batch["input_ids"].numel()
+        tokens += size
+        for name, part in parts.items():
+            sums[name] += float(part) * size
+    means = {name: total / tokens for name, total in sums.items()}
+    scores = {"loss": sum(means.values()), **(means if len(means) > 1 else {})}
+    if perplexity_of is not None:
+        scores["perplexity"] = math.exp(means[perplexity_of])
+    return scores

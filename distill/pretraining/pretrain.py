@@ -42,6 +42,13 @@ from distill.pretraining.config import (
     PretrainConfig,
 )
 from distill.pretraining.corpus import Corpus
+from distill.pretraining.languages import (
+    Language,
+    joined,
+    languages_of,
+    sampled_passages,
+    sampled_rows,
+)
 from distill.pretraining.masking import PhraseSpans
 from distill.pretraining.objectives import (
     MaskedLanguageModel,
@@ -51,18 +58,10 @@ from distill.pretraining.objectives import (
     MaskedWholeWords,
     PretrainingModule,
     ShuffledWords,
+    held_out_loss,
 )
 from distill.pretraining.replaced_tokens import DisentangledTokensModule, ReplacedTokensModule
-from distill.pretraining.rows import (
-    CONSECUTIVE_PASSAGES,
-    Language,
-    held_out_loss,
-    joined,
-    languages_of,
-    sampled_passages,
-    sampled_rows,
-    stored_parts,
-)
+from distill.pretraining.rows import CONSECUTIVE_PASSAGES, stored_parts
 from distill.pretraining.sampling import Resegmented, segmenter_of
 from distill.pretraining.segment_pairs import NextSentence, SentenceOrder, StructuredPairs
 from distill.pretraining.vocabularies import stand_in_tokenizer, trained_once

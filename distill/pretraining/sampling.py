@@ -30,7 +30,7 @@ from bertender.training.examples import Padding, TensorBatch, TokenDataset
 from bertender.training.steps import LossParts, Objective
 from distill.pretraining.config import PretrainConfig
 from distill.pretraining.masking import step_generator, word_marks
-from distill.pretraining.rows import HELD_OUT_STEP
+from distill.pretraining.objectives import HELD_OUT_STEP
 
 BYTE = re.compile("<0x[0-9A-F]{2}>")
 """A token of a byte, of which letters without an entry are made."""

@@ -26,8 +26,7 @@ from bertender.core.errors import BertenderError
 from serve.backend.fair_queue import Refusal, Tensors
 from serve.backend.opening import open_served_model
 from serve.config import BackendParameters
-from serve.door.engine import Tensor
-from serve.wire import Wishes
+from serve.wire import Tensor, Wishes
 
 HEAD = struct.Struct("<qII")
 """Number of the request, bytes of the JSON object, bytes of the tensors."""

@@ -36,14 +36,13 @@ from serve.door.engine import (
     Model,
     ModelState,
     RefusedError,
-    Tensor,
     away,
     model_of,
 )
 from serve.repository import model_names
 from serve.repository.config_pbtxt import CONFIG_NAME, read_model_config
 from serve.server.installation import QUIET_AND_LIGHT
-from serve.wire import CANDIDATE_SUFFIX
+from serve.wire import CANDIDATE_SUFFIX, Tensor
 
 OF_BACKEND: Mapping[str, Code] = {
     "INVALID_ARG": INVALID,

@@ -1,26 +1,14 @@
-"""Engine: what runs the models behind the door, and the models and tensors as the door sees them.
-
-The bytes of a tensor are those of the Open Inference Protocol's binary forms (`raw_input_contents`
-of gRPC, the binary part of an HTTP body): values in rows, little endian; each value of BYTES has
-its length before it, in 4 bytes.
-
-https://github.com/kserve/open-inference-protocol
-"""
+"""Engine: what runs the models behind the door; models and requests as the door sees them."""
 
 from __future__ import annotations
 
-import math
-import struct
-import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
 from serve.config import BackendParameters
+from serve.wire import Tensor
 
 
 @dataclass(frozen=True)
@@ -65,26 +53,6 @@ class RefusedError(Exception):
         self.code = code
         self.reason = reason
         self.retry_after_s = retry_after_s
-
-
-@dataclass
-class Visit:
-    """An inference request on its way through the door."""
-
-    protocol: str
-    connection: str
-    model: str = ""
-    id: str = ""
-    key: str | None = None
-    number: int | None = None
-    """The door's own, by which logs behind it name the request."""
-    texts: int = 0
-    tokens: int = 0
-    """Of its texts, about; see `Door.tokens`."""
-    outcome: str = OK
-    headers: Iterable[tuple[str | bytes, str | bytes]] = ()
-    """As they came, for the span of its caller."""
-    started: float = field(default_factory=time.perf_counter)
 
 
 def away() -> RefusedError:
@@ -266,83 +234,3 @@ def _plain(described: Any, value: Any) -> Any:
     if described.enum_type is not None:
         return described.enum_type.values_by_number[value].name
     return value
-
-
-DATATYPES: Mapping[str, str] = {
-    "BOOL": "?",
-    "UINT8": "u1",
-    "UINT16": "<u2",
-    "UINT32": "<u4",
-    "UINT64": "<u8",
-    "INT8": "i1",
-    "INT16": "<i2",
-    "INT32": "<i4",
-    "INT64": "<i8",
-    "FP16": "<f2",
-    "FP32": "<f4",
-    "FP64": "<f8",
-}
-"""Datatypes of the protocol, besides BYTES, and numpy's names for them."""
-BYTES = "BYTES"
-LENGTH = struct.Struct("<I")
-
-
-@dataclass(frozen=True)
-class Tensor:
-    """A tensor with its values as bytes."""
-
-    name: str
-    datatype: str
-    """BYTES, or a row of DATATYPES."""
-    shape: tuple[int, ...]
-    data: bytes
-
-    @classmethod
-    def of_array(cls, name: str, array: npt.NDArray[Any]) -> Tensor:
-        """Make one of a numpy array; an array of objects holds bytes."""
-        if array.dtype == np.object_:
-            return cls(name, BYTES, array.shape, joined(array.reshape(-1).tolist()))
-        datatype = next(key for key, dtype in DATATYPES.items() if np.dtype(dtype) == array.dtype)
-        return cls(name, datatype, array.shape, np.ascontiguousarray(array).tobytes())
-
-    def array(self) -> npt.NDArray[Any]:
-        """Return the values as a numpy array; those of BYTES as objects.
-
-        Raises:
-            ValueError: the bytes are more or fewer than the shape says.
-        """
-        if self.datatype != BYTES:
-            return np.frombuffer(self.data, np.dtype(DATATYPES[self.datatype])).reshape(self.shape)
-        values = np.empty(math.prod(self.shape), np.object_)
-        values[:] = split(self.data, len(values))
-        return values.reshape(self.shape)
-
-
-def joined(values: Iterable[bytes]) -> bytes:
-    """Return the bytes of a tensor of BYTES."""
-    parts: list[bytes] = []
-    for value in values:
-        parts += (LENGTH.pack(len(value)), value)
-    return b"".join(parts)
-
-
-def split(data: bytes, count: int) -> Sequence[bytes]:
-    """Return the values of a tensor of BYTES.
-
-    Raises:
-        ValueError: there are more or fewer values than `count`, or one ends beyond the data.
-    """
-    values: list[bytes] = []
-    place = 0
-    while place < len(data) and len(values) < count:
-        if place + LENGTH.size > len(data):
-            raise ValueError(f"the length of value {len(values)} ends beyond the data")
-        (length,) = LENGTH.unpack_from(data, place)
-        place += LENGTH.size
-        if place + length > len(data):
-            raise ValueError(f"value {len(values)} of {length} bytes ends beyond the data")
-        values.append(data[place : place + length])
-        place += length
-    if place < len(data) or len(values) < count:
-        raise ValueError(f"{len(data)} bytes are not the {count} values of the shape")
-    return values

@@ -28,7 +28,7 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from tritonclient.grpc import model_config_pb2, service_pb2
 
 from bertender.core.errors import ServingError
-from serve.door.engine import FAILED, LATE, UNSUPPORTED, Code, Model, RefusedError, Tensor
+from serve.door.engine import FAILED, LATE, UNSUPPORTED, Code, Model, RefusedError
 from serve.door.requests import (
     BINARY_SIZE,
     INPUT_PARAMETERS,
@@ -44,7 +44,6 @@ from serve.door.requests import (
     shown,
 )
 from serve.door.service import (
-    ADMIN_HEADER,
     EXTENSIONS,
     FAILURE,
     SERVER_NAME,
@@ -53,13 +52,11 @@ from serve.door.service import (
     DoorSettings,
     platform_of,
 )
-from serve.wire import width_of
+from serve.wire import ADMIN_HEADER, GRPC_ADMIN_HEADER, Tensor, width_of
 
 logger = logging.getLogger(__name__)
 
 SERVICE = "inference.GRPCInferenceService"
-OF_TRITON = f"triton-grpc-protocol-{ADMIN_HEADER}"
-"""The metadata that Triton's clients carry the administrator's token in."""
 CLOSED = (
     "ModelStatistics",
     "TraceSetting",
@@ -366,7 +363,7 @@ class Service:
         return self.door.connection(context.peer(), [forwarded] if forwarded else [])
 
     def _check_admin(self, context: Any) -> None:
-        self.door.check_admin(metadata_of(context, ADMIN_HEADER, OF_TRITON))
+        self.door.check_admin(metadata_of(context, ADMIN_HEADER, GRPC_ADMIN_HEADER))
 
 
 def draft_of(request: Any) -> Draft:

@@ -27,15 +27,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from serve.door.engine import (
-    FAILED,
-    FORBIDDEN,
-    UNAVAILABLE,
-    UNSUPPORTED,
-    Model,
-    RefusedError,
-    Visit,
-)
+from serve.door.engine import FAILED, FORBIDDEN, UNAVAILABLE, UNSUPPORTED, Model, RefusedError
 from serve.door.http_bodies import (
     HEADER_LENGTH,
     ClientGoneError,
@@ -45,17 +37,10 @@ from serve.door.http_bodies import (
     unless_gone,
     write_response,
 )
+from serve.door.records import Visit
 from serve.door.requests import checked, invalid, most_body_bytes
-from serve.door.service import (
-    ADMIN_HEADER,
-    EXTENSIONS,
-    FAILURE,
-    SERVER_NAME,
-    SERVER_VERSION,
-    Door,
-    platform_of,
-)
-from serve.wire import width_of
+from serve.door.service import EXTENSIONS, FAILURE, SERVER_NAME, SERVER_VERSION, Door, platform_of
+from serve.wire import ADMIN_HEADER, width_of
 
 logger = logging.getLogger(__name__)
 

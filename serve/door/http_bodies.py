@@ -25,7 +25,7 @@ from starlette.datastructures import Headers
 from starlette.responses import Response
 from starlette.types import Receive
 
-from serve.door.engine import BYTES, CANCELLED, TOO_LARGE, Model, RefusedError, Tensor, split
+from serve.door.engine import CANCELLED, TOO_LARGE, Model, RefusedError
 from serve.door.requests import (
     BINARY_SIZE,
     INPUT_PARAMETERS,
@@ -39,6 +39,7 @@ from serve.door.requests import (
     invalid,
     shown,
 )
+from serve.wire import BYTES, Tensor, split
 
 T = TypeVar("T")
 WINDOW_BITS = {"gzip": 31, "deflate": 15}

@@ -17,8 +17,9 @@ import queue
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -35,7 +36,7 @@ from prometheus_client import (
 
 from bertender.core.errors import ConfigError
 from serve.config import STANDARD_OUTPUT
-from serve.door.engine import CANCELLED, CODES, FAILED, OK, UNAUTHORIZED, RefusedError, Visit
+from serve.door.engine import CANCELLED, CODES, FAILED, OK, UNAUTHORIZED, RefusedError
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace.export import SpanExporter
@@ -50,6 +51,26 @@ UNAUTHORIZED_LINE_S = 1.0
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 """Bounds of the histogram's buckets."""
 PROTOCOLS = ("http", "grpc")
+
+
+@dataclass
+class Visit:
+    """An inference request on its way through the door."""
+
+    protocol: str
+    connection: str
+    model: str = ""
+    id: str = ""
+    key: str | None = None
+    number: int | None = None
+    """The door's own, by which logs behind it name the request."""
+    texts: int = 0
+    tokens: int = 0
+    """Of its texts, about; see `Door.tokens`."""
+    outcome: str = OK
+    headers: Iterable[tuple[str | bytes, str | bytes]] = ()
+    """As they came, for the span of its caller."""
+    started: float = field(default_factory=time.perf_counter)
 
 
 class Records:

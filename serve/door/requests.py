@@ -15,17 +15,19 @@ from itertools import chain
 from typing import Any
 
 from bertender.core.errors import DataError
-from serve.door.engine import (
+from serve.door.engine import INVALID, InferRequest, Model, RefusedError
+from serve.wire import (
     BYTES,
-    INVALID,
-    InferRequest,
-    Model,
-    RefusedError,
+    MOST_PASSAGES,
+    PASSAGES,
+    TRUNCATE,
     Tensor,
     joined,
+    listed,
     split,
+    to_text,
+    width_of,
 )
-from serve.wire import MOST_PASSAGES, PASSAGES, TRUNCATE, listed, to_text, width_of
 
 MOST_PARAMETERS = 32
 MOST_PARAMETER_BYTES = 8 * 1024

@@ -22,18 +22,16 @@ from serve.door.engine import (
     Engine,
     Model,
     RefusedError,
-    Tensor,
-    Visit,
 )
-from serve.door.records import Records, traces_to
+from serve.door.records import Records, Visit, traces_to
 from serve.door.requests import Asked, bytes_read, invalid, shown, too_long
+from serve.wire import ADMIN_HEADER, Tensor
 
 SERVER_NAME = "bertender"
 SERVER_VERSION = metadata.version("bertender")
 EXTENSIONS = ("binary_tensor_data", "model_configuration", "model_repository")
 FAILURE = "the server has an error of its own; its log has more."
 
-ADMIN_HEADER = "bertender-admin-token"
 SPECIAL_TOKENS = 2
 """Of a text, at least: what the tokenizer adds to it."""
 BYTES_OF_TOKEN = 4

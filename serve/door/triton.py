@@ -40,14 +40,13 @@ from serve.door.engine import (
     Model,
     ModelState,
     RefusedError,
-    Tensor,
     away,
     model_of,
 )
 from serve.repository import model_names
 from serve.repository.config_pbtxt import CONFIG_NAME, read_model_config
-from serve.server.triton import GRPC_HEADER, LOOPBACK, TOKEN, Triton
-from serve.wire import CANDIDATE_SUFFIX, ENCODER_NAME
+from serve.server.triton import LOOPBACK, Triton, checked_token
+from serve.wire import CANDIDATE_SUFFIX, ENCODER_NAME, GRPC_ADMIN_HEADER, Tensor
 
 logger = logging.getLogger(__name__)
 
@@ -92,7 +91,7 @@ class AskedTriton(Engine):
 
     def __init__(self, names: Sequence[str], token: str) -> None:
         self.names = names
-        self.metadata = ((GRPC_HEADER, token),) if token else ()
+        self.metadata = ((GRPC_ADMIN_HEADER, token),) if token else ()
         self.channel: grpc.aio.Channel | None = None
         self.stub: Any = None
         self.ended: asyncio.Future[None] | None = None
@@ -505,12 +504,7 @@ def token_in(file: Path) -> str:
         text = file.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"triton_token_file={file}: {error}.") from None
-    if not TOKEN.fullmatch(text):
-        raise ConfigError(
-            f"triton_token_file={file}: no token in it. It holds one line of 16 to 256 letters, "
-            "digits or _ ~ . + / -."
-        )
-    return text
+    return checked_token(text, f"triton_token_file={file}")
 
 
 def _about(model: Model) -> tuple[object, ...]:

@@ -19,17 +19,8 @@ import numpy as np
 from prometheus_client import CollectorRegistry, Counter, generate_latest
 
 from bertender.core.errors import BertenderError
-from serve.door.engine import (
-    FAILED,
-    Engine,
-    InferRequest,
-    Model,
-    ModelState,
-    RefusedError,
-    Tensor,
-    away,
-)
-from serve.wire import CANDIDATE_SUFFIX, WATCH_CALLER
+from serve.door.engine import FAILED, Engine, InferRequest, Model, ModelState, RefusedError, away
+from serve.wire import CANDIDATE_SUFFIX, WATCH_CALLER, Tensor
 
 logger = logging.getLogger(__name__)
 

@@ -62,7 +62,7 @@ from serve.repository.config_pbtxt import (
 from serve.server.addresses import is_same_host
 from serve.server.server import Server
 from serve.server.supervisor import STUB_NAME
-from serve.server.triton import HTTP_HEADER, admin_token
+from serve.server.triton import admin_token
 from serve.server.workspace import (
     REPOSITORY,
     RunningServer,
@@ -71,7 +71,7 @@ from serve.server.workspace import (
     is_listening,
     running_servers,
 )
-from serve.wire import CANDIDATE_SUFFIX, ENCODER_NAME
+from serve.wire import ADMIN_HEADER, CANDIDATE_SUFFIX, ENCODER_NAME
 
 logger = logging.getLogger(__name__)
 
@@ -382,7 +382,7 @@ class ModelControl:
                 *place, timeout=self.timeout_s, context=context
             )
         try:
-            headers = {**self.access.headers, HTTP_HEADER: self.token}
+            headers = {**self.access.headers, ADMIN_HEADER: self.token}
             connection.request("POST", f"/v2/repository/{route}", b"{}", headers)
             response = connection.getresponse()
             status, content = response.status, response.read()

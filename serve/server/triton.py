@@ -43,7 +43,7 @@ from serve.server.workspace import (
     check_temporary_folder,
     log_file_of,
 )
-from serve.wire import ENCODER_NAME, MODEL_NAME, WORKSPACE_VARIABLE
+from serve.wire import ADMIN_HEADER, ENCODER_NAME, MODEL_NAME, WORKSPACE_VARIABLE
 
 logger = logging.getLogger(__name__)
 
@@ -57,9 +57,6 @@ CATEGORIES = (
     *("shared-memory", "trace", "logging"),
 )
 """All categories of Triton's routes."""
-HTTP_HEADER = "bertender-admin-token"
-GRPC_HEADER = f"triton-grpc-protocol-{HTTP_HEADER}"
-"""The key of the metadata; the prefix is Triton's."""
 
 
 def door_options(host: str, metrics_port: int) -> dict[str, object]:
@@ -77,7 +74,7 @@ def door_options(host: str, metrics_port: int) -> dict[str, object]:
 
 def restricted(token: str = TOKEN_MARK) -> str:
     """Return the value of the option that closes all routes of gRPC to who has not the token."""
-    return f"{','.join(CATEGORIES)}:{HTTP_HEADER}={token}"
+    return f"{','.join(CATEGORIES)}:{ADMIN_HEADER}={token}"
 
 
 def launch(
@@ -203,10 +200,26 @@ def admin_token(file: Path) -> str:
             f"admin_token_file={file}: other users may read it (mode {rights:o}), and whoever has "
             f"the token controls the server. Take the rights away: chmod 600 {file}"
         )
+    return checked_token(
+        text, f"admin_token_file={file}", "Remove the file, and a random token is written there."
+    )
+
+
+def checked_token(text: str, setting: str, advice: str = "") -> str:
+    """Return the text of a file as a token.
+
+    Args:
+        text: without white space around it.
+        setting: that names the file.
+        advice: what else to do.
+
+    Raises:
+        ConfigError: it is none.
+    """
     if not TOKEN.fullmatch(text):
         raise ConfigError(
-            f"admin_token_file={file}: no token in it. It holds one line of 16 to 256 letters, "
-            "digits or _ ~ . + / -. Remove the file, and a random token is written there."
+            f"{setting}: no token in it. It holds one line of 16 to 256 letters, digits or "
+            f"_ ~ . + / -. {advice}".rstrip()
         )
     return text
 

@@ -17,7 +17,8 @@ from serve.client.endpoint import classify
 from serve.config import ServeConfig
 from serve.door.process import Process
 from serve.server.server import Server
-from serve.server.triton import CATEGORIES, GRPC_HEADER, HTTP_HEADER, admin_token
+from serve.server.triton import CATEGORIES, admin_token
+from serve.wire import ADMIN_HEADER, GRPC_ADMIN_HEADER
 from tests.serve.door.fake_engine import FakeEngine
 from tests.serve.processes import family_of
 from tests.serve.routes import GRPC_ROUTES, HTTP_ROUTES, ask_grpc, ask_http
@@ -63,12 +64,12 @@ def test_a_token_that_crosses_a_network_as_plain_text_is_warned_of(
 @pytest.mark.parametrize("category", HTTP_ROUTES)
 def test_http_needs_the_token(category: str, administered: Server) -> None:
     port = administered.config.http_port
-    right = {HTTP_HEADER: token_of(administered)}
+    right = {ADMIN_HEADER: token_of(administered)}
     for method, path, body in HTTP_ROUTES[category]:
         for headers in (
             {},
-            {HTTP_HEADER: ""},
-            {HTTP_HEADER: secrets.token_urlsafe(32)},
+            {ADMIN_HEADER: ""},
+            {ADMIN_HEADER: secrets.token_urlsafe(32)},
             {"Authorization": "x"},
         ):
             status, answer = ask_http(port, method, path, body, headers)
@@ -81,10 +82,10 @@ def test_http_needs_the_token(category: str, administered: Server) -> None:
 @pytest.mark.parametrize("category", GRPC_ROUTES)
 def test_grpc_needs_the_token(category: str, administered: Server) -> None:
     port = administered.config.grpc_port
-    right = {GRPC_HEADER: token_of(administered)}
+    right = {GRPC_ADMIN_HEADER: token_of(administered)}
     allowed = grpc.StatusCode.OK if category == SERVED else grpc.StatusCode.UNIMPLEMENTED
     for method, fields in GRPC_ROUTES[category]:
-        for metadata in ({}, {GRPC_HEADER: secrets.token_urlsafe(32)}):
+        for metadata in ({}, {GRPC_ADMIN_HEADER: secrets.token_urlsafe(32)}):
             refused = ask_grpc(port, method, fields, metadata)
             assert refused == grpc.StatusCode.PERMISSION_DENIED, method
         assert ask_grpc(port, method, fields, right) == allowed, method
@@ -117,7 +118,7 @@ def test_the_token_is_in_no_command_line_and_no_log(administered: Server) -> Non
     family = [psutil.Process(administered.door.pid), *family_of(administered)]
     lines = [Path(f"/proc/{process.pid}/cmdline").read_text() for process in family]
     assert len(lines) == 4 and "@BERTENDER_ADMIN_TOKEN" in lines[1]
-    assert f"{HTTP_HEADER}=****" in lines[2], "overwritten once Triton has read the door's own"
+    assert f"{ADMIN_HEADER}=****" in lines[2], "overwritten once Triton has read the door's own"
     secret = token_of(administered)
     assert not [line for line in lines if secret in line]
     assert secret not in administered.log_file.read_text()

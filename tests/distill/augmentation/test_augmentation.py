@@ -19,14 +19,14 @@ from bertender.metrics.targets import NO_LABEL
 from bertender.models.classifier import load_torch_classifier
 from bertender.tasks.task import Split, Task
 from bertender.text.tokenizer import load_tokenizer
+from distill.augmentation import augment as module
+from distill.augmentation.augment import augmented, copies_of
 from distill.augmentation.bilstm import WordClasses, dropping_and_swapping
 from distill.augmentation.config import AUGMENTATIONS, AugmentedConfig
 from distill.augmentation.tinybert import replacing, rewriter
 from distill.augmentation.words import Material, Rewrite, Span, word_spans
-from distill.distillation import on_task as module
 from distill.distillation.config import DistillConfig
 from distill.distillation.distiller import distill
-from distill.distillation.on_task import augmented, copies_of
 from distill.methods import METHODS
 from tests.distill.augmentation.language_models import language_model_artifact, teacher_from
 from tests.toy_models import save_artifact, save_encoder, tiny_classifier

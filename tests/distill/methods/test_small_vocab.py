@@ -24,7 +24,7 @@ from distill.losses.terms import MIXED_INPUTS, MIXED_TARGETS, ProjectedWeights, 
 from distill.losses.training_modules import DualTraining, SharedProjection
 from distill.methods import GENERAL_METHODS
 from distill.methods.method import Method
-from distill.pretraining.masking import MixedMasking, MixedVocabulary
+from distill.pretraining.dual_vocabulary import MixedMasking, MixedVocabulary
 from distill.pretraining.vocabularies import train_tokenizer
 from distill.students import StudentShape
 from tests.distill.distillation.general_settings import settings_of

@@ -12,15 +12,15 @@ from bertender.cli.findings import language_lines
 from bertender.core.errors import ConfigError, DataError
 from distill.pretraining.config import PretrainConfig
 from distill.pretraining.corpus import survey
-from distill.pretraining.objectives import MaskedTokens
-from distill.pretraining.pretrain import pretrain, pretrain_by_name
-from distill.pretraining.rows import (
+from distill.pretraining.languages import (
     Language,
     Repeated,
     factors_of,
     repetitions,
     sampled_shares,
 )
+from distill.pretraining.objectives import MaskedTokens
+from distill.pretraining.pretrain import pretrain, pretrain_by_name
 from tests.distill.pretraining.settings import BRIEF
 from tests.listening import listed_steps
 

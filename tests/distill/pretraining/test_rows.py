@@ -13,10 +13,10 @@ from transformers import PreTrainedTokenizerBase
 from distill.pretraining import rows as corpus_sentences
 from distill.pretraining.config import DOC_SENTENCES, OBJECTIVES, TOKENIZERS, PretrainConfig
 from distill.pretraining.corpus import survey
+from distill.pretraining.languages import Language
 from distill.pretraining.pretrain import TRAINING_MODULES, say_documents
 from distill.pretraining.rows import (
     CONSECUTIVE_PASSAGES,
-    Language,
     full_sentence_rows,
     part_of,
     split_sentences,

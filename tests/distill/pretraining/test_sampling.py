@@ -15,8 +15,8 @@ from transformers import PreTrainedTokenizerBase
 from bertender.core.errors import ConfigError
 from bertender.text.tokenizer import load_tokenizer
 from distill.pretraining.config import TOKENIZERS, PretrainConfig
+from distill.pretraining.objectives import HELD_OUT_STEP
 from distill.pretraining.pretrain import pretrain
-from distill.pretraining.rows import HELD_OUT_STEP
 from distill.pretraining.sampling import (
     MergeDropout,
     Resegmented,

@@ -20,12 +20,12 @@ from serve.door.engine import (
     Model,
     ModelState,
     RefusedError,
-    Tensor,
 )
 from serve.door.grpc_front import grpc_server, listen
 from serve.door.http import http_app, metrics_app
 from serve.door.http_server import http_server
 from serve.door.service import CountTokens, Door, DoorSettings
+from serve.wire import Tensor
 
 LABELS = {"good pear": "positive", "bad pear": "negative"}
 HOLD, BUSY, BREAK = "HOLD", "BUSY", "BREAK"

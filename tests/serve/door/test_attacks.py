@@ -17,8 +17,8 @@ import grpc
 import pytest
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-from serve.door.engine import joined
 from serve.door.requests import most_body_bytes
+from serve.wire import joined
 from tests.serve.door.fake_engine import BUSY, RunningDoor, model_of, running_door
 from tests.serve.door.raw_http import HEAD, body, exchange, post, tensor
 

@@ -18,17 +18,9 @@ from bertender.models.classifier import Classifier
 from bertender.text.batch import Example
 from serve.config import ServeConfig
 from serve.door.embedded import EmbeddedEngine
-from serve.door.engine import (
-    CANCELLED,
-    INVALID,
-    UNAVAILABLE,
-    UNKNOWN,
-    InferRequest,
-    RefusedError,
-    Tensor,
-)
+from serve.door.engine import CANCELLED, INVALID, UNAVAILABLE, UNKNOWN, InferRequest, RefusedError
 from serve.repository import write_repository
-from serve.wire import to_arrays
+from serve.wire import Tensor, to_arrays
 
 NUMBERS = itertools.count(1)
 CONFIG = ServeConfig(threads_per_instance=1, max_length=20)

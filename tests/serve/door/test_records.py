@@ -14,8 +14,7 @@ import grpc
 import pytest
 
 from serve.door.callers import new_key
-from serve.door.engine import Visit
-from serve.door.records import Records
+from serve.door.records import Records, Visit
 from tests.serve.door.fake_engine import BREAK, BUSY, running_door
 from tests.serve.door.raw_http import HEAD, body, exchange, get, post
 

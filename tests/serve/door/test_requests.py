@@ -12,11 +12,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tritonclient.grpc import service_pb2
 
-from serve.door.engine import DATATYPES, INVALID, Model, RefusedError, Tensor, joined, split
+from serve.door.engine import INVALID, Model, RefusedError
 from serve.door.grpc_front import draft_of
 from serve.door.http_bodies import read_request, write_response
 from serve.door.requests import Asked, bytes_read, checked
-from serve.wire import MOST_PASSAGES, row_in
+from serve.wire import DATATYPES, MOST_PASSAGES, Tensor, joined, row_in, split
 from tests.serve.door.fake_engine import model_of
 
 SINGLE = model_of(max_batch_size=4, max_text_bytes=40)

@@ -16,11 +16,12 @@ from tritonclient.grpc import service_pb2_grpc
 from bertender.core.artifact import Artifact
 from bertender.models.classifier import Classifier
 from serve.config import ServeConfig
-from serve.door.engine import INVALID, UNAVAILABLE, InferRequest, RefusedError, Tensor
+from serve.door.engine import INVALID, UNAVAILABLE, InferRequest, RefusedError
 from serve.door.triton import TritonEngine
 from serve.repository import write_repository
 from serve.server.triton import Triton
 from serve.server.workspace import REPOSITORY, Workspace
+from serve.wire import Tensor
 
 pytestmark = pytest.mark.server
 

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from bertender.core.errors import ServingError
-from serve.door.engine import FAILED, UNAVAILABLE, Engine, InferRequest, Model, RefusedError, Tensor
+from serve.door.engine import FAILED, UNAVAILABLE, Engine, InferRequest, Model, RefusedError
 from serve.door.watch import Patience, WatchedEngine
-from serve.wire import CANDIDATE_SUFFIX, WATCH_CALLER
+from serve.wire import CANDIDATE_SUFFIX, WATCH_CALLER, Tensor
 
 QUICK = Patience(
     every_s=0.01,

@@ -1,0 +1,151 @@
+"""Languages of a corpus, sampled more evenly than the corpus has text of them.
+
+XLM (Lample and Conneau 2019, arXiv 1901.07291, section 3.1, eq. 1): where p_i is the share of
+language i, it is sampled with
+
+    q_i = p_i^alpha / sum_j p_j^alpha
+
+so that an alpha below 1 has more of rare languages, of the vocabulary and of the training.
+Departures: nothing is drawn. A pass has everything of every language; what is of language i comes
+f_i = (q_i / p_i) / min_j (q_j / p_j) times in the mean, evenly. The shares are those of tokens, or,
+before there is a vocabulary, of characters; the paper's are of sentences.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import repeat
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bertender.core.errors import ConfigError
+from bertender.core.findings import LanguageShare
+from distill.pretraining.config import PretrainConfig
+from distill.pretraining.corpus import Corpus, Survey, Watched, open_corpus, survey
+from distill.pretraining.rows import StoredTokens
+
+DECIMALS = 9
+"""Of a factor: one that is 3 must not be computed as 2.9999."""
+
+
+@dataclass(frozen=True)
+class Language:
+    """A part of a corpus, and the survey of it."""
+
+    name: str
+    passages: Iterable[str]
+    surveyed: Survey
+
+
+@dataclass(frozen=True)
+class Repeated:
+    """The passages of several languages, each as often as its language's factor says.
+
+    Ends of documents are left out: a vocabulary does not read them.
+    """
+
+    languages: Sequence[Language]
+    factors: Sequence[float]
+
+    def __iter__(self) -> Iterator[str]:
+        for language, factor in zip(self.languages, self.factors, strict=True):
+            times = repetitions(language.surveyed.passages, factor).tolist()
+            for passage, count in zip(filter(None, language.passages), times, strict=True):
+                yield from repeat(passage, count)
+
+
+def languages_of(passages: Iterable[str], config: PretrainConfig) -> tuple[Language, ...]:
+    """Read a corpus once and return its languages; it is one where none are sampled.
+
+    Raises:
+        ConfigError: `config.language_alpha` is set, and the passages have no parts, or one of them
+            is not there.
+        DataError: a language has too few passages to train on some and hold out others.
+    """
+    parts: Sequence[tuple[str, Iterable[str]]] = [("", passages)]
+    if config.language_alpha is not None:
+        if not isinstance(passages, Corpus):
+            raise ConfigError(
+                f"language_alpha={config.language_alpha}: these passages are one text. Give a "
+                "corpus of several parts by commas, a language each."
+            )
+        open_corpus(passages.source, passages.text_column)  # all parts are there
+        parts = [(part.source, part) for part in passages.parts()]
+    languages = tuple(Language(name, part, survey(part)) for name, part in parts)
+    for language in languages:
+        language.surveyed.check_enough(language.name)
+    return languages
+
+
+def sampled_shares(sizes: Sequence[float], alpha: float) -> NDArray[np.float64]:
+    """Return q of each language (languages,), from their sizes in any unit."""
+    powers = (np.asarray(sizes, dtype=float) / sum(sizes)) ** alpha
+    shares: NDArray[np.float64] = powers / powers.sum()
+    return shares
+
+
+def factors_of(sizes: Sequence[float], alpha: float) -> list[float]:
+    """Return f of each language: how often a thing of it comes in a pass, 1 or more in the mean."""
+    more = sampled_shares(sizes, alpha) / np.asarray(sizes, dtype=float)
+    factors: list[float] = np.round(more / more.min(), DECIMALS).tolist()
+    return factors
+
+
+def repetitions(count: int, factor: float) -> NDArray[np.int64]:
+    """Return how often each of some things comes: floor((k + 1) f) - floor(k f) times thing k."""
+    times: NDArray[np.int64] = np.diff(np.floor(np.arange(count + 1) * factor)).astype(np.int64)
+    return times
+
+
+def sampled_passages(languages: Sequence[Language], alpha: float | None) -> Iterable[str]:
+    """Return the passages that a vocabulary is learned from, with a bar as they are read."""
+    what = "train the vocabulary"
+    if alpha is None:
+        (whole,) = languages
+        return Watched(whole.passages, whole.surveyed, what)
+    factors = factors_of([each.surveyed.characters for each in languages], alpha)
+    count = sum(
+        int(repetitions(each.surveyed.passages, factor).sum())
+        for each, factor in zip(languages, factors, strict=True)
+    )
+    size = Survey(sha256="", passages=count, documents=0)
+    return Watched(Repeated(languages, factors), size, what)
+
+
+def sampled_rows(
+    rows: Sequence[StoredTokens], names: Sequence[str], alpha: float | None
+) -> tuple[StoredTokens, tuple[LanguageShare, ...]]:
+    """Return the rows of several languages as a pass reads them, and the shares of tokens.
+
+    Args:
+        rows: to train on, of each language.
+        names: of the languages.
+        alpha: the exponent; None of one language, which has no shares.
+    """
+    if alpha is None:
+        return joined(rows), ()
+    sizes = [sum(each.lengths) for each in rows]
+    factors = factors_of(sizes, alpha)
+    times = [repetitions(len(each), f) for each, f in zip(rows, factors, strict=True)]
+    after = [int(np.dot(each.lengths, own)) for each, own in zip(rows, times, strict=True)]
+    shares = tuple(
+        LanguageShare(name=name, tokens=size, share=size / sum(sizes), sampled=own / sum(after))
+        for name, size, own in zip(names, sizes, after, strict=True)
+    )
+    return joined(rows, np.concatenate(times)), shares
+
+
+def joined(rows: Sequence[StoredTokens], times: NDArray[np.int64] | None = None) -> StoredTokens:
+    """Return rows of several files as one, each as often as `times` says, or once."""
+    if len(rows) == 1 and times is None:
+        return rows[0]
+    import datasets  # a second of imports
+
+    table = datasets.concatenate_datasets([each.table for each in rows])
+    lengths = np.concatenate([each.lengths for each in rows])
+    if times is not None:
+        numbers = np.repeat(np.arange(len(table)), times)
+        table, lengths = table.select(numbers), lengths[numbers]
+    return StoredTokens(table, rows[0].padding, lengths.tolist())
