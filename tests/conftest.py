@@ -8,6 +8,7 @@ import re
 import shutil
 import sys
 from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -27,9 +28,11 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 # needs none
 from bertender.core import machine as load
 from bertender.core.artifact import Artifact
+from bertender.core.errors import ServerMissingError
 from bertender.core.progress import show_progress
 from bertender.tasks.task import Task
 from quantize import integers
+from serve.server.wheels import why_not_here
 from tests.quick import repeats
 
 # no test times what it calls: a machine that is busy is no fault of the code
@@ -206,9 +209,37 @@ def pytest_collection() -> Generator[None, object, object]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark as slow what repeats a path, before `-m` chooses."""
+    """Mark as slow what repeats a path, before `-m` chooses; skip what starts a Triton where its
+    binary cannot run, as in Python 3.13."""
     for item in repeats(items):
         item.add_marker(pytest.mark.slow)
+    if reason := why_not_here():
+        for item in items:
+            if item.get_closest_marker("server") and "embedded" not in item.name:
+                item.add_marker(pytest.mark.skip(reason=reason))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup() -> Generator[None, object, object]:
+    with skipped_without_binary():
+        return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call() -> Generator[None, object, object]:
+    with skipped_without_binary():
+        return (yield)
+
+
+@contextmanager
+def skipped_without_binary() -> Iterator[None]:
+    """Skip a test that turns out to start a Triton where its binary cannot run."""
+    try:
+        yield
+    except ServerMissingError as error:
+        if why_not_here() is None:
+            raise
+        pytest.skip(str(error))
 
 
 def pytest_collection_finish() -> None:

@@ -68,6 +68,7 @@ def test_a_taken_port_is_named_with_its_flag(flag: str, made: Made) -> None:
     assert f"port {port}" in said and flag in said
 
 
+@pytest.mark.server
 def test_without_the_binary_it_says_what_to_install(
     made: Made, monkeypatch: pytest.MonkeyPatch
 ) -> None:
