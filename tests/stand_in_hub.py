@@ -14,7 +14,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 from urllib.parse import unquote
 
@@ -22,6 +22,7 @@ import pytest
 from huggingface_hub import constants, file_download
 
 from tests.online import forget_sessions
+from tests.quiet_server import QuietServer
 
 WRITER, READER = "hf_writer_token", "hf_reader_token"
 LARGE = (".safetensors", ".onnx")
@@ -204,7 +205,7 @@ def stand_in_hub(patch: pytest.MonkeyPatch) -> Iterator[Hub]:
     """Serve an empty hub, and let huggingface_hub ask it, as HF_ENDPOINT would."""
     hub = Hub()
     handler = type("Handler", (_Handler,), {"hub": hub})
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    server = QuietServer(("127.0.0.1", 0), handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     hub.url = f"http://127.0.0.1:{server.server_port}"
     patch.setattr(constants, "HF_HUB_OFFLINE", False)

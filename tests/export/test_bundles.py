@@ -11,7 +11,7 @@ import shutil
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from http.server import SimpleHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,7 @@ from quantize.quantizer import quantize
 from tests.packages import NODE_MODULES, needs_extensions, needs_node
 from tests.quantize.contexts import HERE, config_of
 from tests.quick import quick
+from tests.quiet_server import QuietServer
 from tests.serve.browser import CHROMIUM
 from tests.serve.browser import browser as chromium
 
@@ -261,7 +262,7 @@ def site(tmp_path: Path) -> Iterator[tuple[Path, str]]:
             pass
 
     handler = functools.partial(Quiet, directory=str(folder))
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+    with QuietServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield folder, f"http://127.0.0.1:{server.server_port}/"
         server.shutdown()

@@ -11,13 +11,15 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from threading import Thread
 
 import grpc
 import numpy as np
 from tritonclient.grpc import service_pb2, service_pb2_grpc
+
+from tests.quiet_server import QuietServer
 
 HANG_S = 1.0
 TYPES = {"LABEL": "BYTES", "SCORE": "FP32", "LOGITS": "FP32"}
@@ -57,7 +59,7 @@ def outputs(texts: list[bytes]) -> dict[str, np.ndarray]:
     }
 
 
-def encrypt(server: ThreadingHTTPServer, tls: tuple[Path, Path] | None) -> None:
+def encrypt(server: HTTPServer, tls: tuple[Path, Path] | None) -> None:
     """Let a server speak TLS, to clients that show its own certificate."""
     if tls is None:
         return
@@ -107,7 +109,7 @@ def http_server(
 
         def log_message(self, *arguments: object) -> None: ...
 
-    server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
+    server = QuietServer(("127.0.0.1", port), Handler)
     server.daemon_threads = True
     encrypt(server, tls)
     Thread(target=server.serve_forever, daemon=True).start()

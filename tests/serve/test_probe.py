@@ -11,13 +11,14 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 
 import pytest
 
 from serve.probe import main, parse, request_body
 from serve.server.server import Server
 from tests.packages import ROOT
+from tests.quiet_server import QuietServer
 from tests.serve.scripted import FULL
 
 
@@ -112,7 +113,7 @@ def test_what_is_rejected_for_now_is_asked_again(status: int, message: str, aske
 
         def log_message(self, *words: object) -> None: ...
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Once) as server:
+    with QuietServer(("127.0.0.1", 0), Once) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         assert main(["--url", f"http://127.0.0.1:{server.server_port}"]) == (asked == 1)
         server.shutdown()
