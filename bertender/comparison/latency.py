@@ -305,19 +305,28 @@ class TimedModel(Record):
         artifact = Artifact.load(self.artifact, verify=False)
         return runtime_of(artifact, self.runtime) or artifact.card.kind
 
-    def open(self, threads: int, max_length: int | None) -> Classifier:
-        """Open it as `open_classifier` does; its files were checked by who made the request."""
+    def open(self, threads: int, max_length: int | None, *, spinning: bool = True) -> Classifier:
+        """Open it as `open_classifier` does; its files were checked by who made the request.
+
+        Threads of one model of a cascade that wait in a loop would take the cores of the other.
+        """
         if self.then is not None:
             places = (self.artifact, self.runtime), (self.then.artifact, self.then.runtime)
             small, strong = (
-                TimedModel(name=self.name, artifact=path, runtime=runtime).open(threads, max_length)
+                TimedModel(name=self.name, artifact=path, runtime=runtime).open(
+                    threads, max_length, spinning=False
+                )
                 for path, runtime in places
             )
             return as_classifier(self.name, small, strong, self.then.threshold)
         artifact = Artifact.load(self.artifact, verify=False)
         if self.graph is None:
             opened = open_classifier(
-                artifact, threads=threads, max_length=max_length, runtime=self.runtime
+                artifact,
+                threads=threads,
+                max_length=max_length,
+                runtime=self.runtime,
+                spinning=spinning,
             )
             return replace(opened, name=self.name)
         problem, labels = problem_of(artifact), artifact.card.task.labels

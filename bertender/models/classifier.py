@@ -82,6 +82,7 @@ def open_classifier(
     threads: int = 0,
     max_length: int | None = None,
     runtime: str = DEFAULT_RUNTIME,
+    spinning: bool = True,
 ) -> Classifier:
     """Open an artifact of any kind as a classifier.
 
@@ -91,6 +92,8 @@ def open_classifier(
             PyTorch's are the process's.
         max_length: longest input in tokens; None takes the artifact's, at which it was trained.
         runtime: the row of RUNTIMES that runs an onnx artifact; others have a library of their own.
+        spinning: let idle threads of the runtime wait in a loop: faster alone, slower where two
+            models take turns.
 
     Raises:
         UnknownNameError: the runtime is not a row of RUNTIMES.
@@ -112,6 +115,7 @@ def open_classifier(
             threads=threads,
             max_length=max_length,
             runtime=runtime,
+            spinning=spinning,
         )
     if artifact.card.kind == "bundle":
         raise ModelError(
@@ -134,6 +138,7 @@ def onnx_classifier(
     threads: int = 0,
     max_length: int | None = None,
     runtime: str = DEFAULT_RUNTIME,
+    spinning: bool = True,
 ) -> Classifier:
     """Open a directory with an ONNX graph and a tokenizer, an artifact or a draft of one."""
     problem = problem_of_task(task)
@@ -143,7 +148,7 @@ def onnx_classifier(
 
         check_positions(max_length, open_config(str(directory), local_files_only=True))
     tokenizer = load_tokenizer(directory, max_length)
-    predictor = RUNTIMES[runtime].open(directory / ONNX_NAME, threads)
+    predictor = RUNTIMES[runtime].open(directory / ONNX_NAME, threads, spinning=spinning)
     check_tokens(directory / ONNX_NAME, tokenizer)
     problem = problem.reading(tokenizer)
     return Classifier(name, task.labels, problem.encoder(tokenizer), predictor, parameters, problem)
