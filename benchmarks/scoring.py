@@ -33,6 +33,20 @@ from bertender.tasks.task import TaskConfig
 from bertender.text.batch import Example, length_buckets
 
 LOOP_TEXTS = 10_000
+WITH_PEAK = """
+import atexit
+from pathlib import Path
+from bertender.cli.main import main
+
+def say_peak():
+    lines = Path("/proc/self/status").read_text().splitlines()
+    print(*(line.split()[1] for line in lines if line.startswith("VmHWM")))
+
+atexit.register(say_peak)
+main()
+"""
+"""The command, which prints the peak of its memory in KB at the end. That of `wait4` is no less
+than the memory of the process that started it."""
 
 
 class MeasuredCommandError(BertenderError):
@@ -90,16 +104,13 @@ def scored(artifact: Path, source: Path, out: Path) -> Row:
         MeasuredCommandError: it failed.
     """
     words = ("score", artifact, source, "--text-column", "text", "--out", out, "--json")
-    command = [sys.executable, "-m", "bertender", "-q", *map(str, words)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        output = process.stdout.read()
-        _, status, usage = os.wait4(process.pid, 0)
-        process.returncode = os.waitstatus_to_exitcode(status)
+    command = [sys.executable, "-c", WITH_PEAK, "-q", *map(str, words)]
+    process = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
     if process.returncode:
         raise MeasuredCommandError(f"{' '.join(command)}: exit code {process.returncode}.")
-    done: dict[str, Any] = json.loads(output.splitlines()[-1])
-    return {"texts_per_s": done["texts_per_s"], "peak_bytes": usage.ru_maxrss * 1024}
+    *_, line, peak_kb = process.stdout.splitlines()
+    done: dict[str, Any] = json.loads(line)
+    return {"texts_per_s": done["texts_per_s"], "peak_bytes": int(peak_kb) * 1024}
 
 
 def table(runs: Sequence[Run]) -> Table:

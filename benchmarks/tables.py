@@ -27,6 +27,7 @@ from benchmarks import (
     quantization,
     rivals,
     runtimes,
+    scoring,
     serving,
     soak,
     startup,
@@ -75,6 +76,8 @@ MEASURED: Mapping[str, tuple[str, Write]] = {
     "pretraining": ("pretraining", pretraining.table),
     "memory": ("memory", memory.table),
     "rivals": ("rivals", rivals.table),
+    "cascade": ("cascade", models.cascade_table),
+    "scoring": ("scoring", scoring.table),
 }
 """Name of a table -> name of its results, and what makes it of them."""
 
