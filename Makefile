@@ -18,7 +18,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	@touch $@
 
 demo:
-	@echo "make demo: x86-64 Linux, Python 3.11 to 3.13; 2.5 GB of disk; minutes on two cores: 2 to 3 to install, once, and 5 to 11 to run"
+	@echo "make demo: x86-64 Linux, Python 3.11 to 3.13; 2.5 GB of disk; minutes on two cores: 2 to 3 to install, once, and 3 to 11 to run"
 	@$(MAKE) --no-print-directory install
 	$(BIN)/bertender run quickstart
 
