@@ -331,7 +331,7 @@ class TimedModel(Record):
             return replace(opened, name=self.name)
         problem, labels = problem_of(artifact), artifact.card.task.labels
         encode = problem.encoder(load_tokenizer(artifact.path, max_length))
-        predictor = RUNTIMES[self.runtime].open(self.graph, threads)
+        predictor = RUNTIMES[self.runtime].open(self.graph, threads, spinning=spinning)
         return Classifier(self.name, labels, encode, predictor, 0, problem)
 
 

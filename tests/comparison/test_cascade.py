@@ -13,10 +13,12 @@ import pytest
 from bertender.comparison.accuracy import Answers
 from bertender.comparison.cascade import Answered, CascadePredictor, check_cascade, chosen
 from bertender.comparison.compare import compare
+from bertender.comparison.latency import PassedOn, TimedModel
 from bertender.comparison.records import CompareConfig, Comparison
 from bertender.comparison.table import comparison_lines, markdown_table
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError
+from bertender.models import runtimes
 from bertender.models.classifier import Classifier, open_classifier
 from bertender.problems.problem import Outputs
 from bertender.problems.single_label_classification import SINGLE_LABEL
@@ -113,6 +115,27 @@ def test_what_makes_no_cascade_is_named() -> None:
             check_cascade(TASKS[kind].problem, apart)
     refused = fail("compare", "--saved", "x.json", "--cascade", "a", "b", status=2)
     assert "takes no cascade" in refused
+
+
+def test_no_thread_of_its_models_waits_in_a_loop(
+    exported: Artifact, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would take the core that the other model runs on."""
+    asked: list[bool] = []
+    open_session = runtimes.open_session
+
+    def watched(graph: Path, **settings: Any) -> Any:
+        asked.append(settings["spinning"])
+        return open_session(graph, **settings)
+
+    monkeypatch.setattr(runtimes, "open_session", watched)
+    alone = TimedModel(name="alone", artifact=exported.path)
+    then = PassedOn(artifact=exported.path, threshold=0.9)
+    graph = alone.model_copy(update={"graph": exported.path / "model.onnx"})
+    alone.open(1, None)
+    alone.model_copy(update={"then": then}).open(1, None)
+    graph.open(1, None, spinning=False)
+    assert asked == [True, False, False, False]
 
 
 def test_a_cascade_is_a_row(
