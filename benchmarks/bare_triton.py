@@ -15,7 +15,7 @@ from bertender.core.errors import ServingError
 from serve.repository.config_pbtxt import CONFIG_NAME
 from serve.server.addresses import free_ports
 from serve.server.installation import find_installation
-from serve.server.triton import failure_reason, launch, restricted
+from serve.server.triton_process import failure_reason, launch, restricted
 from serve.server.workspace import REPOSITORY, Workspace
 from serve.wire import GRPC_ADMIN_HEADER
 

@@ -67,7 +67,7 @@ def serve_command() -> Callable[..., None]:
     ) -> None:
         from serve.repository import model_names, write_repository
         from serve.server.server import serve_forever
-        from serve.server.triton import attached_command
+        from serve.server.triton_process import attached_command
 
         config = ServeCommandConfig.parse(settings_of(ServeCommandConfig, values))
         for name in ("log_file", "access_log"):

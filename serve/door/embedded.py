@@ -1,4 +1,4 @@
-"""EmbeddedEngine: the backend of an endpoint in worker processes of the door's own, without Triton.
+"""The backend of an endpoint in worker processes of the door, without Triton.
 
 Each model of the repository has a process. A model that is loaded again runs in a new one, which
 takes the place of the old when it is ready, so that no request is refused meanwhile.
@@ -101,7 +101,7 @@ class WorkerProcess:
 
 
 class EmbeddedEngine(Engine):
-    """See the module.
+    """The engine whose models run in worker processes of the door.
 
     Args:
         repository: what `write_repository` wrote.

@@ -37,7 +37,7 @@ from serve.page import Page
 from serve.repository.config_pbtxt import CONFIG_NAME, read_model_config
 from serve.server.addresses import is_loopback, listening_error, with_ports
 from serve.server.supervisor import HURRYING, STOPPING
-from serve.server.triton import IN_FLIGHT_TIMEOUT_S, Triton, admin_token
+from serve.server.triton_process import IN_FLIGHT_TIMEOUT_S, Triton, admin_token
 from serve.server.workspace import Workspace, log_file_of
 
 logger = logging.getLogger(__name__)
@@ -57,10 +57,10 @@ def engine_of(repository: Path, config: ServeConfig, workspace: Workspace) -> En
     if config.is_embedded:
         return EmbeddedEngine(repository, config, log_file_of(config, workspace))
     if config.triton is not None:
-        from serve.door.triton import AttachedEngine
+        from serve.door.triton_engine import AttachedEngine
 
         return AttachedEngine(repository, config)
-    from serve.door.triton import TritonEngine
+    from serve.door.triton_engine import TritonEngine
 
     return TritonEngine(Triton(repository, config, workspace))
 

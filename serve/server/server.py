@@ -45,7 +45,7 @@ from serve.repository import Models, by_name, model_names, write_repository
 from serve.server.addresses import in_url, reachable, with_free_ports
 from serve.server.installation import QUIET_AND_LIGHT
 from serve.server.supervisor import HURRYING
-from serve.server.triton import (
+from serve.server.triton_process import (
     IN_FLIGHT_TIMEOUT_S,
     STOP_TIMEOUT_S,
     Triton,

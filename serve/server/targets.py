@@ -62,7 +62,7 @@ from serve.repository.config_pbtxt import (
 from serve.server.addresses import is_same_host
 from serve.server.server import Server
 from serve.server.supervisor import STUB_NAME
-from serve.server.triton import admin_token
+from serve.server.triton_process import admin_token
 from serve.server.workspace import (
     REPOSITORY,
     RunningServer,

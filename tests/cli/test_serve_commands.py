@@ -25,7 +25,7 @@ from bertender.models.classifier import open_classifier
 from serve.client.endpoint import Endpoint
 from serve.config import ServeConfig
 from serve.repository import is_repository
-from serve.server import triton
+from serve.server import triton_process
 from serve.server.server import Server
 from tests.cli.made import Made
 from tests.forked import command, start
@@ -75,7 +75,7 @@ def test_without_the_binary_it_says_what_to_install(
     def absent(binary: Path | None = None) -> None:
         raise ServerMissingError("no Triton server: `bertender install-server`")
 
-    monkeypatch.setattr(triton, "find_installation", absent)
+    monkeypatch.setattr(triton_process, "find_installation", absent)
     assert "`bertender install-server`" in fail("serve", made["int8"], *ANY_PORTS)
 
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from bertender.core.errors import ServerMissingError, ServingError
 from serve.config import PORT_FIELDS, ServeConfig
 from serve.server.addresses import with_free_ports
-from serve.server.triton import IN_FLIGHT_TIMEOUT_S, STOP_TIMEOUT_S
+from serve.server.triton_process import IN_FLIGHT_TIMEOUT_S, STOP_TIMEOUT_S
 from serve.wire import MODEL_NAME
 from tests.serve.processes import is_ready
 from tests.serve.proxy_process import PROXY_TIMEOUT_S, proxy_process, wait_until

@@ -17,7 +17,7 @@ from serve.client.endpoint import classify
 from serve.config import ServeConfig
 from serve.door.process import Process
 from serve.server.server import Server
-from serve.server.triton import CATEGORIES, admin_token
+from serve.server.triton_process import CATEGORIES, admin_token
 from serve.wire import ADMIN_HEADER, GRPC_ADMIN_HEADER
 from tests.serve.door.fake_engine import FakeEngine
 from tests.serve.processes import family_of

@@ -18,7 +18,7 @@ from serve.config import ServeConfig
 from serve.repository import write_repository
 from serve.server.server import Server, serving
 from serve.server.supervisor import STUB_DIED
-from serve.server.triton import STOP_TIMEOUT_S
+from serve.server.triton_process import STOP_TIMEOUT_S
 from tests.serve.processes import assert_gone, family_of, stub_of
 from tests.served import ANY_PORTS
 

@@ -18,7 +18,7 @@ import pytest
 
 from bertender.core.artifact import Artifact
 from bertender.models.runtimes import DEFAULT_RUNTIME
-from serve.server.triton import IN_FLIGHT_TIMEOUT_S
+from serve.server.triton_process import IN_FLIGHT_TIMEOUT_S
 from tests.serve.layouts import ENCODER_RUNTIME, lay_out_with_encoders
 from tests.serve.marked_model import ASK, MARKED, SAYS
 

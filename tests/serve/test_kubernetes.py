@@ -21,7 +21,7 @@ from serve.door.service import DoorSettings
 from serve.door.watch import Patience
 from serve.repository import model_names, write_repository
 from serve.server.server import END_TIMEOUT_S
-from serve.server.triton import IN_FLIGHT_TIMEOUT_S, attached_command
+from serve.server.triton_process import IN_FLIGHT_TIMEOUT_S, attached_command
 from serve.server.workspace import needed_bytes
 from tests.deployed import (
     DEPLOY,

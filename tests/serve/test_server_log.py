@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from serve.config import STANDARD_OUTPUT
-from serve.server.triton import failure_reason
+from serve.server.triton_process import failure_reason
 
 LOGS = {
     "a model": (

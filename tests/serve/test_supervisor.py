@@ -26,7 +26,7 @@ from serve.server.supervisor import (
     TOKEN_VARIABLE,
     Rotation,
 )
-from serve.server.triton import SUPERVISOR
+from serve.server.triton_process import SUPERVISOR
 from tests.serve.processes import assert_gone
 
 STUBBORN = ["sh", "-c", "trap '' TERM; sleep 60 & while true; do sleep 60; done"]

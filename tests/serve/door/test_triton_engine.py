@@ -17,9 +17,9 @@ from bertender.core.artifact import Artifact
 from bertender.models.classifier import Classifier
 from serve.config import ServeConfig
 from serve.door.engine import INVALID, UNAVAILABLE, InferRequest, RefusedError
-from serve.door.triton import TritonEngine
+from serve.door.triton_engine import TritonEngine
 from serve.repository import write_repository
-from serve.server.triton import Triton
+from serve.server.triton_process import Triton
 from serve.server.workspace import REPOSITORY, Workspace
 from serve.wire import Tensor
 

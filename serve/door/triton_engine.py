@@ -45,7 +45,7 @@ from serve.door.engine import (
 )
 from serve.repository import model_names
 from serve.repository.config_pbtxt import CONFIG_NAME, read_model_config
-from serve.server.triton import LOOPBACK, Triton, checked_token
+from serve.server.triton_process import LOOPBACK, Triton, checked_token
 from serve.wire import CANDIDATE_SUFFIX, ENCODER_NAME, GRPC_ADMIN_HEADER, Tensor
 
 logger = logging.getLogger(__name__)
