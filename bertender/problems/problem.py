@@ -27,7 +27,7 @@ from bertender.metrics.metric import Parts
 from bertender.metrics.targets import NO_LABEL, is_labelled
 from bertender.problems.reading import Columns, Reading, Target
 from bertender.text.batch import Batch, Example, Tokenize, keep_text
-from bertender.text.windows import TokenizeLong, pooled, windows_of
+from bertender.text.windows import TokenizeTextWindows, pooled, windows_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -500,7 +500,7 @@ class TextProblem(Problem[Target]):
     def encoder(
         self, tokenizer: PreTrainedTokenizerBase | FileTokenizer, max_length: int | None = None
     ) -> Tokenize:
-        reads = Tokenize if windows_of(tokenizer) is None else TokenizeLong
+        reads = Tokenize if windows_of(tokenizer) is None else TokenizeTextWindows
         return reads(tokenizer, max_length)
 
     def reading(self, tokenizer: PreTrainedTokenizerBase | FileTokenizer) -> Self:

@@ -41,7 +41,7 @@ from bertender.problems.reading import (
     usable_cell,
 )
 from bertender.text.batch import NO_WORD, Batch, Example, Tokenize, is_blank
-from bertender.text.windows import MOST_CHARACTERS, NO_ANSWER, TokenizeWindows, span_of
+from bertender.text.windows import MOST_CHARACTERS, NO_ANSWER, TokenizeContextWindows, span_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -275,7 +275,7 @@ class QuestionAnswering(Problem[Answers]):
     def encoder(
         self, tokenizer: PreTrainedTokenizerBase | FileTokenizer, max_length: int | None = None
     ) -> Tokenize:
-        return TokenizeWindows(tokenizer, max_length)
+        return TokenizeContextWindows(tokenizer, max_length)
 
     def logits_shape(self, batch: Batch, labels: int) -> tuple[int, ...]:
         return (*_places_of(batch).shape, labels)

@@ -514,8 +514,8 @@ def _to_sentences(examples: Sequence[Example]) -> tuple[Example, ...]:
 
 
 @dataclass(frozen=True)
-class Pooling:
-    """A row of POOLINGS. Examples are sorted by length only within a random pool of them.
+class BatchOrder:
+    """A row of BATCH_ORDERS. Examples are sorted by length only within a random pool of them.
 
     Sorting all of them would make the same batches in every epoch; pools of one batch make random
     batches.
@@ -528,10 +528,10 @@ class Pooling:
     steps sees all lengths. Else the batches of the whole epoch are shuffled."""
 
 
-POOLINGS: Mapping[str, Pooling] = {
-    "sorted": Pooling(50),
-    "random": Pooling(1),
-    "pooled": Pooling(None, in_turn=True),
+BATCH_ORDERS: Mapping[str, BatchOrder] = {
+    "sorted": BatchOrder(50),
+    "random": BatchOrder(1),
+    "pooled": BatchOrder(None, in_turn=True),
 }
 
 
@@ -614,7 +614,7 @@ def length_buckets(
 def plan_batches(
     lengths: Sequence[int],
     limits: BatchLimits,
-    pooling: Pooling = POOLINGS["sorted"],
+    order: BatchOrder = BATCH_ORDERS["sorted"],
     *,
     epochs: int,
     seed: int,
@@ -626,7 +626,7 @@ def plan_batches(
     Args:
         lengths: tokens of each example, of its longest row.
         limits: what a batch may hold.
-        pooling: how they are sorted and mixed, its number of batches explicit. Where pools follow
+        order: how they are sorted and mixed, its number of batches explicit. Where pools follow
             each other, each has examples of all groups, by their sizes.
         epochs: passes over the examples.
         seed: what the order is drawn from.
@@ -641,13 +641,13 @@ def plan_batches(
         by_group[number].append(index)
     members = list(by_group.values())
     bounded = Bounded(lengths, limits, counts)
-    epoch_of = _pools_in_turn if pooling.in_turn else _pools_shuffled
-    assert pooling.batches is not None
+    epoch_of = _pools_in_turn if order.in_turn else _pools_shuffled
+    assert order.batches is not None
     batches: list[tuple[int, ...]] = []
     epoch_ends = []
     for epoch in range(epochs):
         generator = np.random.default_rng((seed, epoch))
-        batches += map(tuple, epoch_of(bounded, members, pooling.batches, generator))
+        batches += map(tuple, epoch_of(bounded, members, order.batches, generator))
         epoch_ends.append(len(batches))
     return BatchPlan(tuple(batches), tuple(epoch_ends))
 

@@ -428,7 +428,7 @@ def _padding(tokenizer: RustTokenizer, settings: Mapping[str, Any]) -> Padding:
     return replace(by_default, side=side, token_id=number)
 
 
-OVERLAP = 1 / 8
+TEXT_OVERLAP = 1 / 8
 """Of its tokens, what a window shares with the next at least."""
 
 
@@ -474,7 +474,7 @@ class CutEncoding:
 
         Args:
             encoding: all tokens of the text, and those that are put around each window.
-            max_length: most tokens of a window. One shares a share of them, OVERLAP or more, with
+            max_length: most tokens of a window, which shares TEXT_OVERLAP of them or more with
                 the next.
         """
         ids, type_ids = np.array(encoding.ids, np.int64), np.array(encoding.type_ids, np.int64)
@@ -483,7 +483,7 @@ class CutEncoding:
         texts = np.array([-1 if text is None else text for text in encoding.sequence_ids])
         around, own = np.flatnonzero(texts < 0), np.flatnonzero(texts == 0)
         size = max(1, max_length - len(around))
-        step = max(1, size - math.ceil(OVERLAP * size))
+        step = max(1, size - math.ceil(TEXT_OVERLAP * size))
         starts = np.linspace(0, len(own) - size, 1 + math.ceil((len(own) - size) / step))
         windows = [
             np.sort(np.r_[around, own[start : start + size]]) for start in starts.astype(int)

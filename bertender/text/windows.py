@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 
 WINDOWS = "windows"
-"""Of a tokenizer: a name of POOLINGS, where it reads long texts in windows."""
-POOLINGS: Mapping[str, Any] = {"mean": np.mean, "max": np.max}
+"""Of a tokenizer: a name of WINDOW_POOLINGS, where it reads long texts in windows."""
+WINDOW_POOLINGS: Mapping[str, Any] = {"mean": np.mean, "max": np.max}
 """How the logits (windows, labels) of a text become one row."""
 WINDOW_TOKENS = 256
 """Of a window, where no longest input is given: the time of attention grows with its square."""
@@ -44,10 +44,10 @@ def windows_of(tokenizer: PreTrainedTokenizerBase | FileTokenizer) -> str | None
 
 def pooled(logits: npt.NDArray[np.float32], pooling: str) -> npt.NDArray[np.float32]:
     """Return the logits of a text, given those of its windows: (windows, labels) -> (labels,)."""
-    return np.asarray(POOLINGS[pooling](logits, axis=0), dtype=np.float32)
+    return np.asarray(WINDOW_POOLINGS[pooling](logits, axis=0), dtype=np.float32)
 
 
-class TokenizeLong(Tokenize):
+class TokenizeTextWindows(Tokenize):
     """Encode single texts; each has one row, or one for each of its windows."""
 
     cuts = False
@@ -73,8 +73,8 @@ IntArray = npt.NDArray[np.int64]
 NO_ANSWER = 0
 """The place of the first token: no characters, from 0 to 0."""
 MOST_CHARACTERS = 2**31
-OVERLAP = 3
-"""Windows share a third of the longest input: 128 tokens of 384, as Devlin et al. 2018 do."""
+CONTEXT_OVERLAP = 1 / 3
+"""Of the longest input, what windows share: 128 tokens of 384, as Devlin et al. 2018 do."""
 
 
 def place_of(start: IntArray, end: IntArray) -> IntArray:
@@ -88,7 +88,7 @@ def span_of(place: int) -> tuple[int, int]:
 
 
 @dataclass(frozen=True)
-class Windows:
+class ContextWindows:
     """The windows of some examples, in their order."""
 
     encodings: list[CutEncoding]
@@ -101,7 +101,7 @@ class Windows:
     """Of each example: its question was longer than half of the model's input, and was cut."""
 
 
-class TokenizeWindows(Tokenize):
+class TokenizeContextWindows(Tokenize):
     """Encode questions and their contexts; an example has one window or more."""
 
     cuts = False
@@ -124,14 +124,14 @@ class TokenizeWindows(Tokenize):
             owners=np.array(windows.owners),
         )
 
-    def windows(self, examples: Sequence[Example]) -> Windows:
+    def windows(self, examples: Sequence[Example]) -> ContextWindows:
         """Return the windows of some examples.
 
         Raises:
             ModelError: the tokenizer does not map tokens to characters, or has no token before a
                 text.
         """
-        found = Windows([], [], [], [])
+        found = ContextWindows([], [], [], [])
         pairs = zip(examples, self.encodings(examples), strict=True)
         for number, ((_, context), whole) in enumerate(pairs):
             parts = _Parts(whole, context, self.max_length)
@@ -171,7 +171,7 @@ class _Parts:
         self.always = np.concatenate([around, question[:most]])
         self.room = max(1, max_length - len(self.always))
         """Tokens of the context in a window."""
-        self.step = self.room - min(max_length // OVERLAP, self.room // 2)
+        self.step = self.room - min(int(CONTEXT_OVERLAP * max_length), self.room // 2)
 
     def windows(self) -> Iterator[IntArray]:
         """Yield the tokens of the context in each window."""

@@ -261,7 +261,7 @@ def cut_at(
         tokenizer: of a model.
         max_length: tokens of a text, or of a window.
         config: of the model.
-        windows: a name of POOLINGS, by which longer texts are read in windows instead.
+        windows: a name of WINDOW_POOLINGS, by which longer texts are read in windows instead.
 
     Raises:
         ConfigError: the model of this config has fewer positions, or the tokenizer cuts no windows.

@@ -31,7 +31,7 @@ from bertender.core.machine import is_main_process
 from bertender.core.progress import Bar, progress_bar
 from bertender.metrics.targets import is_labelled
 from bertender.models.own_models import not_finite
-from bertender.text.batch import POOLINGS, BatchPlan, plan_batches
+from bertender.text.batch import BATCH_ORDERS, BatchPlan, plan_batches
 from bertender.training.checkpoint import (
     history_of,
     last_checkpoint,
@@ -149,11 +149,11 @@ def planned(
 ) -> BatchPlan:
     """Return the batches of a whole run, over the processes of a distributed one."""
     processes = processes or int(os.environ.get("WORLD_SIZE", "1"))
-    pooling = POOLINGS[config.batches]
+    order = BATCH_ORDERS[config.batches]
     return plan_batches(
         examples.lengths,
         limits_of(config, processes, config.accumulation),
-        replace(pooling, batches=pooling.batches or config.pool_batches),
+        replace(order, batches=order.batches or config.pool_batches),
         epochs=config.epochs,
         seed=config.seed,
         groups=examples.groups,

@@ -19,7 +19,7 @@ from bertender.core.errors import DataError
 from bertender.problems.question_answering import QUESTION_ANSWERING
 from bertender.problems.token_classification import TOKEN_CLASSIFICATION, WORD_MARK
 from bertender.text.batch import NO_WORD, TokenizeWords
-from bertender.text.windows import NO_ANSWER, TokenizeWindows, span_of
+from bertender.text.windows import NO_ANSWER, TokenizeContextWindows, span_of
 from serve.client.endpoint import Classification, TextSpan
 from serve.wire import from_arrays, to_arrays
 from tests.text.test_words import TOKENIZERS, in_parts
@@ -99,7 +99,7 @@ def answer_of_context(text: str, draw: Draw, tokenizer: str) -> Answer:
     """The characters of some tokens are meant, without white space around them."""
     problem = QUESTION_ANSWERING
     sent = from_arrays(to_arrays([("which", text)], 2))
-    batch = TokenizeWindows(WITH_FIRST_TOKEN[tokenizer], 24)(sent)
+    batch = TokenizeContextWindows(WITH_FIRST_TOKEN[tokenizer], 24)(sent)
     assert batch.words is not None
     places = batch.words[draw(len(batch.words))]
     inside = np.flatnonzero(places > NO_ANSWER).tolist()

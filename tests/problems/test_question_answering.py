@@ -28,7 +28,7 @@ from bertender.tasks.rows import read_squad
 from bertender.tasks.task import Split
 from bertender.text.batch import NO_WORD, Batch, Example
 from bertender.text.tokenizer import FileTokenizer
-from bertender.text.windows import NO_ANSWER, TokenizeWindows, place_of, span_of
+from bertender.text.windows import NO_ANSWER, TokenizeContextWindows, place_of, span_of
 from bertender.training.examples import token_dataset
 from bertender.training.heads import HEADS, PREDICTING
 from tests.toys import FRUIT, answer_task, byte_level_tokenizer, tiny_tokenizer
@@ -63,7 +63,7 @@ def decoded(batch: Batch, targets: Sequence[Answers]) -> list[Answers]:
 @pytest.mark.parametrize("tokenizer", TOKENIZERS)
 def test_an_oracle_is_decoded_to_the_targets(tokenizer: str, max_length: int) -> None:
     split = answer_task().dev
-    batch = TokenizeWindows(TOKENIZERS[tokenizer](), max_length)(split.examples)
+    batch = TokenizeContextWindows(TOKENIZERS[tokenizer](), max_length)(split.examples)
     assert max(batch.counts) > 1
     assert decoded(batch, split.label_ids) == [*split.label_ids]
 
@@ -76,7 +76,7 @@ def test_an_oracle_is_decoded_to_official_answers(name: str) -> None:
     table = read_squad(Path(root) / file)
     read = read_labelled(table, ("question", "context"), "answers", QUESTION_ANSWERING)
     split = Split(read.examples[:count], read.labels[:count])
-    batch = TokenizeWindows(tiny_tokenizer(), 512)(split.examples)
+    batch = TokenizeContextWindows(tiny_tokenizer(), 512)(split.examples)
     assert batch.words is not None and batch.owners is not None
     lengths = [
         last - first
@@ -98,7 +98,7 @@ LABELS = np.array([b"start", b"end"], dtype=object)
 
 def test_windows_overlap_and_have_all_of_a_context() -> None:
     question, context = "which number", " ".join(FRUIT * 20)
-    batch = TokenizeWindows(tiny_tokenizer(), 30)([(question, context), (question, "apple")])
+    batch = TokenizeContextWindows(tiny_tokenizer(), 30)([(question, context), (question, "apple")])
     assert batch.words is not None and batch.owners is not None
     assert batch.owners.tolist() == [*[0] * (len(batch.owners) - 1), 1]
     assert (batch.words[:, 0] == NO_ANSWER).all()
@@ -112,7 +112,7 @@ def test_windows_overlap_and_have_all_of_a_context() -> None:
 
 def test_a_long_question_is_cut_and_leaves_room_for_the_context() -> None:
     long = " ".join(FRUIT * 20)
-    batch = TokenizeWindows(tiny_tokenizer(), 24)([(long, long)])
+    batch = TokenizeContextWindows(tiny_tokenizer(), 24)([(long, long)])
     assert batch.truncated is not None and batch.truncated.all() and batch.words is not None
     assert (batch.words[0] > NO_ANSWER).sum() >= 10
 
@@ -121,7 +121,8 @@ def test_both_tokenizers_give_the_same_windows(tmp_path: Path) -> None:
     tiny_tokenizer().save_pretrained(tmp_path)
     examples = answer_task().dev.examples
     ours, theirs = (
-        TokenizeWindows(each, 40)(examples) for each in (tiny_tokenizer(), FileTokenizer(tmp_path))
+        TokenizeContextWindows(each, 40)(examples)
+        for each in (tiny_tokenizer(), FileTokenizer(tmp_path))
     )
     assert ours.words is not None and theirs.words is not None
     assert np.array_equal(ours.words, theirs.words)
@@ -133,7 +134,7 @@ def test_a_tokenizer_without_a_first_token_is_refused() -> None:
     tokenizer = byte_level_tokenizer()
     tokenizer.backend_tokenizer.post_processor = None
     with pytest.raises(ModelError, match="puts no token before a text"):
-        TokenizeWindows(tokenizer)([("which", "apple")])
+        TokenizeContextWindows(tokenizer)([("which", "apple")])
 
 
 def cells(*logits: tuple[float, float]) -> Outputs:
@@ -274,7 +275,7 @@ def test_scores_with_and_without_answers_are_apart() -> None:
 
 
 def test_tokens_that_are_no_part_of_a_context_have_no_place() -> None:
-    batch = TokenizeWindows(tiny_tokenizer(), 24)([("number one", "apple pear")])
+    batch = TokenizeContextWindows(tiny_tokenizer(), 24)([("number one", "apple pear")])
     assert batch.words is not None
     assert [span_of(int(each)) for each in batch.words[0] if each > 0] == [(0, 5), (6, 10)]
     assert (batch.words[0] == NO_WORD).sum() == batch.words.shape[1] - 3

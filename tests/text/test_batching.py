@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertender.text.batch import BatchLimits, BatchPlan, Pooling, length_buckets, plan_batches
+from bertender.text.batch import BatchLimits, BatchOrder, BatchPlan, length_buckets, plan_batches
 
 LENGTHS = st.lists(st.integers(1, 80), min_size=1, max_size=200)
 BUDGETS = st.integers(1, 300)
@@ -33,8 +33,8 @@ def plan_of(
     lengths: Sequence[int], batches_per_pool: int = 50, in_turn: bool = False, **settings: Any
 ) -> BatchPlan:
     limited = {name: settings.pop(name) for name in LIMITS if name in settings}
-    pooling = Pooling(batches_per_pool, in_turn)
-    return plan_batches(lengths, BatchLimits(**limited), pooling, **settings)
+    order = BatchOrder(batches_per_pool, in_turn)
+    return plan_batches(lengths, BatchLimits(**limited), order, **settings)
 
 
 def tokens(batch: Sequence[int], lengths: Sequence[int]) -> int:
@@ -145,17 +145,19 @@ def test_a_batch_is_of_one_group(
 
 @pytest.mark.parametrize("in_turn", [False, True])
 def test_no_examples_make_no_batches(in_turn: bool) -> None:
-    plan = plan_batches([], BatchLimits(4, 100), Pooling(4, in_turn), epochs=2, seed=0, groups=[])
+    plan = plan_batches(
+        [], BatchLimits(4, 100), BatchOrder(4, in_turn), epochs=2, seed=0, groups=[]
+    )
     assert plan == BatchPlan((), (0, 0))
 
 
-@pytest.mark.parametrize("pooling", [{}, {"in_turn": True, "batches_per_pool": 7}])
-def test_groups_take_turns_in_proportion_to_their_sizes(pooling: dict[str, Any]) -> None:
+@pytest.mark.parametrize("pools", [{}, {"in_turn": True, "batches_per_pool": 7}])
+def test_groups_take_turns_in_proportion_to_their_sizes(pools: dict[str, Any]) -> None:
     """Algorithm 1 of MT-DNN: packed a task each, merged, shuffled in every epoch anew."""
     sizes = (300, 100, 20)
     groups = [number for number, size in enumerate(sizes) for _ in range(size)]
     settings = {"epochs": 4, "batch_size": 10, "tokens_per_batch": 10**6, "seed": 0}
-    plan = plan_of([8] * sum(sizes), **settings, groups=groups, **pooling)
+    plan = plan_of([8] * sum(sizes), **settings, groups=groups, **pools)
     orders = [[groups[batch[0]] for batch in epoch] for epoch in epochs_of(plan)]
     for order in orders:
         assert Counter(order) == {0: 30, 1: 10, 2: 2}

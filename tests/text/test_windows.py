@@ -17,7 +17,7 @@ from bertender.gate.artifacts import VerifyConfig, verify
 from bertender.models.classifier import open_classifier
 from bertender.tasks.task import Split, Task
 from bertender.text.tokenizer import FileTokenizer, load_tokenizer
-from bertender.text.windows import WINDOWS, TokenizeLong, pooled
+from bertender.text.windows import WINDOWS, TokenizeTextWindows, pooled
 from bertender.training.heads import HEADS, POOLING, ROWS
 from distill.distillation.config import DistillConfig
 from distill.distillation.distiller import distill
@@ -84,7 +84,7 @@ def test_windows_are_few_and_equal_and_cover_a_text(words: int) -> None:
     tokenizer = tiny_tokenizer()
     tokenizer.model_max_length = TOKENS
     text = " ".join(("apple", "saw")[word % 2] for word in range(words))
-    (own,) = TokenizeLong(tokenizer).windows([(text,)])
+    (own,) = TokenizeTextWindows(tokenizer).windows([(text,)])
     whole = tokenizer(text)["input_ids"]
     lengths = {len(each.ids) for each in own}
     assert lengths == {min(len(whole), TOKENS)}
@@ -99,7 +99,7 @@ def test_windows_are_few_and_equal_and_cover_a_text(words: int) -> None:
 def test_the_server_reads_windows_as_training_does(teacher: Artifact) -> None:
     texts = [*long_task().dev.examples[:5], ("apple",)]
     batches = [
-        TokenizeLong(tokenizer)(texts)
+        TokenizeTextWindows(tokenizer)(texts)
         for tokenizer in (load_tokenizer(teacher.path), FileTokenizer(teacher.path))
     ]
     for name in ("input_ids", "attention_mask", "token_type_ids"):

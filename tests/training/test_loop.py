@@ -15,7 +15,7 @@ from transformers import (
 
 from bertender.core.errors import ConfigError, TrainingError
 from bertender.recipes.stages import STAGES
-from bertender.text.batch import POOLINGS, BatchLimits, Pooling, plan_batches
+from bertender.text.batch import BATCH_ORDERS, BatchLimits, BatchOrder, plan_batches
 from bertender.training.config import (
     LAST_EPOCH,
     POOL_BATCHES,
@@ -114,16 +114,16 @@ def test_short_texts_are_trained_without_flash_attention(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("settings", "pooling"),
+    ("settings", "order"),
     [
-        ({}, Pooling(POOL_BATCHES, in_turn=True)),
-        ({"batches": "sorted"}, Pooling(50)),
-        ({"batches": "random"}, Pooling(1)),
-        ({"batches": "pooled", "pool_batches": 3}, Pooling(3, in_turn=True)),
+        ({}, BatchOrder(POOL_BATCHES, in_turn=True)),
+        ({"batches": "sorted"}, BatchOrder(50)),
+        ({"batches": "random"}, BatchOrder(1)),
+        ({"batches": "pooled", "pool_batches": 3}, BatchOrder(3, in_turn=True)),
     ],
 )
 def test_objective_sees_the_planned_batches_in_order(
-    tmp_path: Path, settings: dict[str, Any], pooling: Pooling
+    tmp_path: Path, settings: dict[str, Any], order: BatchOrder
 ) -> None:
     start = classification()
     seen: list[tuple[int, list[int]]] = []
@@ -134,12 +134,12 @@ def test_objective_sees_the_planned_batches_in_order(
 
     train_toy(start, objective, tmp_path, epochs=2, **settings)
     lengths = start.examples.lengths
-    plan = plan_batches(lengths, BatchLimits(8, 8192), pooling, epochs=2, seed=SHORT.seed)
+    plan = plan_batches(lengths, BatchLimits(8, 8192), order, epochs=2, seed=SHORT.seed)
     planned = [[lengths[index] for index in batch] for batch in plan.batches]
     assert seen == list(enumerate(planned))
 
 
-@pytest.mark.parametrize("batches", [row for row in POOLINGS if row != "pooled"])
+@pytest.mark.parametrize("batches", [row for row in BATCH_ORDERS if row != "pooled"])
 @pytest.mark.parametrize("size", [20, POOL_BATCHES])
 def test_the_size_of_pools_is_refused_where_nothing_reads_it(batches: str, size: int) -> None:
     """At its default value too; a stage's own rules come on top of this one."""
@@ -158,7 +158,7 @@ def test_recorded_settings_open_though_all_of_them_are_explicit() -> None:
 
 
 def test_every_pooling_can_be_chosen() -> None:
-    for batches in POOLINGS:
+    for batches in BATCH_ORDERS:
         assert TrainingConfig.parse({"batches": batches}).batches == batches
     with pytest.raises(ConfigError, match="poled"):
         TrainingConfig.parse({"batches": "poled"})

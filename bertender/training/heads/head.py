@@ -216,7 +216,7 @@ ROWS = "rows"
 """A column: how many token rows an example has, where it may have several. They are below one
 another in its token columns, and in those of a batch."""
 POOLING = "pooling"
-"""A column: how the logits of a text's windows are joined, by its place among POOLINGS."""
+"""A column: how the logits of a text's windows are joined, by its place among WINDOW_POOLINGS."""
 WEIGHT = "weight"
 """A column: how much an example counts in what is learned of the teacher, where they differ."""
 PREDICTING = "predicting"

@@ -12,7 +12,7 @@ from bertender.problems.ranking import RANKING
 from bertender.problems.single_label_classification import SINGLE_LABEL
 from bertender.tasks.task import Split, Task
 from bertender.text.tokenizer import longest_input
-from bertender.text.windows import POOLINGS, TokenizeLong, windows_of
+from bertender.text.windows import WINDOW_POOLINGS, TokenizeTextWindows, windows_of
 from bertender.training.heads.head import (
     POOLING,
     ROWS,
@@ -66,7 +66,7 @@ def pooled_rows(logits: torch.Tensor, counts: Sequence[int], pooling: int) -> to
     """
     import torch
 
-    is_mean = [*POOLINGS][pooling] == "mean"
+    is_mean = [*WINDOW_POOLINGS][pooling] == "mean"
     own = logits.split(list(counts))
     return torch.stack([each.mean(0) if is_mean else each.amax(0) for each in own])
 
@@ -75,14 +75,14 @@ def _in_windows(
     split: Split, tokenizer: PreTrainedTokenizerBase, pooling: str, columns: Columns
 ) -> tuple[Columns, Columns]:
     """Return the tokens of the windows of texts, and the columns next to them."""
-    encode = TokenizeLong(tokenizer)
+    encode = TokenizeTextWindows(tokenizer)
     windows = encode.windows(split.examples)
     tokens = {
         "input_ids": [[each.ids.tolist() for each in own] for own in windows],
         "token_type_ids": [[each.type_ids.tolist() for each in own] for own in windows],
         "attention_mask": [[[1] * len(each.ids) for each in own] for own in windows],
     }
-    own = [*POOLINGS].index(pooling)
+    own = [*WINDOW_POOLINGS].index(pooling)
     return (
         {name: column for name, column in tokens.items() if encode.reads(name)},
         {**columns, ROWS: [*map(len, windows)], POOLING: [own] * len(windows)},

@@ -11,7 +11,7 @@ from bertender.problems.token_classification import TOKEN_CLASSIFICATION
 from bertender.tasks.task import Split
 from bertender.text.batch import NO_WORD, Begun, encode_words
 from bertender.text.tokenizer import continued_labels
-from bertender.text.windows import TokenizeWindows
+from bertender.text.windows import TokenizeContextWindows
 from bertender.training.heads.head import PREDICTING, Columns, Head, hard_labels, precise
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class AnswerHead(Head):
     def tokenize(
         self, split: Split, tokenizer: PreTrainedTokenizerBase
     ) -> tuple[Mapping[str, Sequence[Any]], Columns]:
-        windows = TokenizeWindows(tokenizer).windows(split.examples)
+        windows = TokenizeContextWindows(tokenizer).windows(split.examples)
         own: Columns = {
             "input_ids": [each.ids.tolist() for each in windows.encodings],
             "token_type_ids": [each.type_ids.tolist() for each in windows.encodings],
