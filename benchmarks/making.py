@@ -161,7 +161,7 @@ def amount_for(first: Probe, last: Probe, budget_s: float, most: int) -> int:
 
 
 def scored_row(artifact: Artifact, task: Task, **more: Any) -> Row:
-    """Return a row of an artifact's scores on the held-out texts, and on those to choose by."""
+    """Return a row of an artifact's scores on the held-out and the validation texts."""
     classifier = open_classifier(artifact)
     held_out, predictions = evaluate(classifier, task.dev, task.metric)
     choice = None
@@ -190,9 +190,9 @@ def task_facts(task: Task) -> dict[str, Any]:
 
 
 def check_choices(teacher: Artifact, task: Task) -> None:
-    """Raise ConfigError where there are no texts to choose by."""
+    """Raise ConfigError where there are no validation texts."""
     if task.chosen_on != "selection":
         raise ConfigError(
-            f"{teacher.path} has no texts to choose by, so that every score would be of texts that "
+            f"{teacher.path} has no validation texts, so that every score would be of texts that "
             "may have chosen it. Fine-tune it with --select 0.1."
         )

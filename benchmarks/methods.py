@@ -54,7 +54,7 @@ FIRST_TEXTS = 100
 SCORED = 100
 """Texts that a training scores itself on; all of them score the result afterwards."""
 CHOICE_TEXTS = 500
-"""Texts to choose by, which choose the control alone."""
+"""Validation texts, which choose the control alone."""
 MOST_TEXTS, MOST_EPOCHS = 300_000, 100
 GATE_TEXTS = 64
 """Texts of a gate, which would take most of the time; all held-out texts score the graphs."""
@@ -76,7 +76,7 @@ class System:
     share: float = 1.0
     """Of the time."""
     is_control: bool = False
-    """Whether it learns from labels alone: the best such row on the texts to choose by is what
+    """Whether it learns from labels alone: the best such row on the validation texts is what
     others are compared with."""
 
 

@@ -89,7 +89,7 @@ def run(
     teacher: Annotated[Path, typer.Argument(help="artifact that the others come from")],
     models: Annotated[list[Path], typer.Argument(help="artifacts")],
     out: harness.Out = None,
-    untimed: Annotated[bool, typer.Option(help="no times, and scores to choose by")] = False,
+    untimed: Annotated[bool, typer.Option(help="no times, and scores on validation texts")] = False,
     served: Annotated[bool, typer.Option(help="each behind `bertender serve`")] = False,
     dev: Annotated[Path | None, typer.Option(help="untimed, scored on this file")] = None,
     cascade: Annotated[
@@ -230,7 +230,7 @@ def cascade_table(runs: Sequence[harness.Run]) -> cells.Table:
     note = (
         f"{cells.task_title(result.about['task'])}, n = {result.about['n']}; brackets are 95 % "
         f"intervals; a threshold of {cascade['threshold']:.3f}, chosen on {cascade['chosen_on']} "
-        f"texts set apart. {cells.machine(result)}."
+        f"validation texts. {cells.machine(result)}."
     )
     headings = ["Model", "Score", "Passed on", "Mean, ms", "p99, ms", "Times as fast"]
     return cells.Table(headings, rows, note)

@@ -367,14 +367,14 @@ def calibrate(
 
     Args:
         artifact: a model of labels, sets of labels, tags or choices.
-        task: as in `distill`; its texts set apart calibrate, and its held-out texts judge.
+        task: as in `distill`; its validation texts calibrate, and its held-out texts judge.
         config: settings of the stage, as an object.
         out: where the artifact goes.
         force: replace a finished artifact there.
         settings: the options of `bertender calibrate`.
 
     Raises:
-        ConfigError: no texts are set apart, or the model has no probabilities.
+        ConfigError: there are no validation texts, or the model has no probabilities.
 
     Example:
         files = {"train": "fresh.csv", "dev": "dev.csv", "select": 0.5}

@@ -92,7 +92,7 @@ def epoch_score(
     *,
     fits_thresholds: bool = False,
 ) -> dict[str, float]:
-    """Return the score after an epoch on the examples to choose by, by metric name.
+    """Return the score after an epoch on the validation examples, by metric name.
 
     A model that predicts one label is warned of in the log, unless thresholds will move that; so is
     a metric that says nothing of it.
@@ -118,7 +118,7 @@ def epoch_score(
     )
     if measured.undefined is not None:
         logger.warning(
-            "task %s: so far there is no %s of the texts to choose by, which counts as 0: %s",
+            "task %s: so far there is no %s of the validation texts, which counts as 0: %s",
             *(task.name, task.metric, measured.undefined),
         )
     return {task.metric: measured.value}
@@ -153,7 +153,7 @@ def fit_decoding(
     Args:
         model: a classifier.
         tokenizer: its tokenizer.
-        task: its texts to choose by, or, where the held-out ones would be, those to learn from.
+        task: its validation texts, or, where the held-out ones would be, those to learn from.
     """
     split = (task.selection if len(task.selection) else task.train.labelled).first(TEXTS_TO_FIT)
     if not (unfitted(task) and len(split)):
@@ -178,7 +178,7 @@ def fit_thresholds(
     Args:
         model: a classifier of sets of labels.
         tokenizer: its tokenizer.
-        task: its texts to choose by, or, where the held-out ones would be, those to learn from.
+        task: its validation texts, or, where the held-out ones would be, those to learn from.
 
     Returns:
         The thresholds, in logits, by label; none where the model has no biases that can be moved.

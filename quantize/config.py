@@ -51,8 +51,8 @@ STATIC: Settings = {"scheme": "static", "calibrator": "mse"}
 MIXED: Settings = {"scheme": "mixed", "base": "static", "max_drop": 0.5}
 CANDIDATES: tuple[Settings, ...] = (FOUR_BIT_TABLES, DYNAMIC, STATIC, MIXED)
 """Schemes that are tried where none is named, until one passes; explicit settings come first. The
-first is the smallest, and as fast as the second: it passes only where the score on the texts to
-choose by hardly changes."""
+first is the smallest, and as fast as the second: it passes only where the score on the
+validation texts hardly changes."""
 
 
 @dataclass(frozen=True)

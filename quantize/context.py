@@ -138,7 +138,7 @@ class Written:
     float_graph: Path | None = None
     """Graph that its products are compared with, where that is not the float graph."""
     score: float | None = None
-    """Score on the texts to choose by, where the scheme needed it."""
+    """Score on the validation texts, where the scheme needed it."""
     tolerance: str | None = None
     """A row of TOLERANCES, where that is not the precision's own."""
 
@@ -183,7 +183,7 @@ class QuantizationContext:
         return [] if self.config.no_embeddings else [*self.inventory.tables]
 
     def texts(self, count: int, description: str) -> Batches:
-        """Return some of the training texts, drawn by the seed; none of those to choose by."""
+        """Return some of the training texts, drawn by the seed."""
         examples = self.drawn(count).examples
         return Batches(self.classifier.encode, examples, description, self.task.problem)
 
@@ -197,15 +197,15 @@ class QuantizationContext:
 
     @cached_property
     def score_before(self) -> float:
-        """The float model's score on the texts to choose by."""
+        """The float model's score on the validation texts."""
         return self.score_of(self.classifier)
 
     def score_of(self, classifier: Classifier) -> float:
-        """Return a classifier's score on the texts to choose by."""
+        """Return a classifier's score on the validation texts."""
         return evaluate(classifier, self.task.choices, self.task.metric)[0].value
 
     def score(self, graph: Path) -> float:
-        """Return a graph's score on the texts to choose by."""
+        """Return a graph's score on the validation texts."""
         return self.score_of(self.opened(graph))
 
     def drop(self, score: float) -> float:
@@ -213,13 +213,11 @@ class QuantizationContext:
         return round(100 * (self.score_before - score), 6)
 
     def held_out_scores(self, graph: Path, score: float) -> ScoreFindings:
-        """Return the held-out scores before and after, and what was chosen on.
-
-        They are read here, once, at the end, where other texts have chosen.
+        """Return the held-out scores before and after, read once, at the end, and the choice's.
 
         Args:
             graph: the one to keep.
-            score: its score on the texts to choose by.
+            score: its score on the validation texts.
         """
         held_out, metric = self.task.dev, self.task.metric
         after, predictions = evaluate_all(self.opened(graph), held_out, metric)

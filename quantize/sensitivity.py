@@ -2,7 +2,7 @@
 
 Shen et al. 2020 (Q-BERT, arXiv 1909.05840) give more bits to layers that the loss is most sensitive
 to. There the bits are set once, from the sensitivity alone; here a part at a time goes back, the
-most sensitive first, until the score on the texts to choose by (not the held-out ones, where the
+most sensitive first, until the score on the validation texts (not the held-out ones, where the
 task sets others apart) has lost no more than `max_drop`.
 
 The curvature of the loss along a part's weights is the trace or the top eigenvalue of its Hessian.

@@ -200,7 +200,7 @@ def test_the_sample_of_soft_labels_is_read(tmp_path: Path) -> None:
 PACKAGED = "all-MiniLM-L6-v2"
 """The encoder that students on pages start from; a tiny one stands for it."""
 FRESH = "--train fresh.csv --dev dev.csv"
-"""Of the few texts to learn from, none is set apart."""
+"""Of these few training texts, none is a validation text."""
 TINY = {
     "finetune": "--teacher {teacher} --learning-rate 3e-3",
     "compare": "--processes 1 --rounds 2 --single-texts 5 --noisy",

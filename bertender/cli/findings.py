@@ -35,7 +35,7 @@ INTEGER = re.compile(r"Integer|Quantize|NBits|QAttention|QGemm|QLinear| [ui][48]
 def control_lines(findings: Findings) -> list[str]:
     """Return what distilling gave, of a student that was trained with its control.
 
-    The held-out texts say that; which of the two to deploy, the texts to choose by do.
+    The held-out texts say that; which of the two to deploy, the validation texts do.
     """
     if (control := findings.control) is None:
         return []
@@ -52,7 +52,7 @@ def control_lines(findings: Findings) -> list[str]:
         if of_file:
             makes = "`bertender finetune` makes of the file's hard labels"
         lines.append(
-            f"on the texts to choose by, the control scores {number(control.control_choice)} and "
+            f"on the validation texts, the control scores {number(control.control_choice)} and "
             f"the student {number(control.choice)}: deploy the control, which {makes}"
         )
     return lines
@@ -144,7 +144,7 @@ def calibration_lines(task: TaskRecord, findings: Findings, *, is_own: bool) -> 
     if (own := task.calibration) is None:
         return []
     value = f", {own.temperature:.3g}" if own.method == "temperature" else ""
-    lines = [f"calibrated by {own.method}{value}, on {own.texts} texts set apart"]
+    lines = [f"calibrated by {own.method}{value}, on {own.texts} validation texts"]
     if not is_own:
         lines.append("fitted for the model that it was made from; to fit it: bertender calibrate")
     if found := findings.calibration:
@@ -167,7 +167,7 @@ def pruning_lines(findings: Findings) -> list[str]:
     held_out = ""
     if scores is not None and scores.chosen_on == "selection":
         held_out = (
-            f", on texts set apart to choose by; held-out, read once: {number(scores.score)}, "
+            f", on validation texts; held-out, read once: {number(scores.score)}, "
             f"{number(scores.score_before)} unpruned"
         )
     lines = [
@@ -276,7 +276,7 @@ def _scores(scores: ScoreFindings | None) -> Iterator[str]:
     judged = ""
     if scores.chosen_on == "selection" and (choice := scores.choice):
         judged = (
-            f" (held-out, read once; judged by {choice.n} texts set apart: "
+            f" (held-out, read once; judged by {choice.n} validation texts: "
             f"{choice.before:.4g} before, {choice.after:.4g} now)"
         )
     yield f"score {number(scores.score_before)} before, {number(scores.score)} now{judged}"

@@ -43,7 +43,7 @@ class Command(NamedTuple):
 
 COMMANDS: Mapping[str, Command] = {
     "run": Command(MAKE, "Run a recipe: named steps; what is built is reused."),
-    "sweep": Command(MAKE, "Try several settings of a recipe; texts set apart choose the best."),
+    "sweep": Command(MAKE, "Try several settings of a recipe; validation texts choose the best."),
     **{name: Command(MAKE, stage.summary) for name, stage in STAGES.items() if not stage.suffix},
     "import": Command(MAKE, "Write a finished model from elsewhere as an artifact."),
     "compress": Command(

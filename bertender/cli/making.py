@@ -363,7 +363,7 @@ def _show_sweep(sweep: Sweep) -> None:
         state = f"{each.seconds:.0f} s" if each.failed is None else "FAILED"
         settings = (str(value) for value in each.settings.values())
         rows.append((*settings, score(each.score), change, state))
-    print_words(f"{sweep.task}: {sweep.metric} of {sweep.step} on {sweep.texts} texts set apart")
+    print_words(f"{sweep.task}: {sweep.metric} of {sweep.step} on {sweep.texts} validation texts")
     table = Table(*sweep.variants[0].settings, "score", "change, points", "built in", box=None)
     for row in rows:
         table.add_row(*map(Text, row))

@@ -76,7 +76,7 @@ CascadeOption = Annotated[
         "--cascade",
         metavar="SMALL STRONG",
         help="add a row of two models: the second answers where the first is not sure, by a "
-        "threshold that texts set apart choose",
+        "threshold that validation texts choose",
     ),
 ]
 SavedFile = Annotated[

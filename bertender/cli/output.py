@@ -138,7 +138,7 @@ def _trained(findings: Findings) -> Iterator[str]:
     apart = scores is not None and scores.chosen_on == "selection"
     if training and training.epochs:
         # of general encoders, these are texts of the corpus
-        where = "set apart" if apart else "held-out"
+        where = "validation" if apart else "held-out"
         when = "the last epoch"
         if training.kept_epoch is not None:
             when = f"epoch {training.kept_epoch} of {len(training.epochs)}, the best"

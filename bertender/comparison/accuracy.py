@@ -386,7 +386,7 @@ def check_teacher_varied(
     Args:
         classifier: of the task's labels.
         path: of its artifact, for the message.
-        task: some of its texts to choose by are read.
+        task: some of its validation texts are read.
         otherwise: the end of the message: how to go on all the same, where that can be set.
     """
     texts = sample(task.choices, TEACHER_TEXTS, task.problem)
@@ -431,7 +431,7 @@ def reversed_words(problem: Problem[Any]) -> str:
 
 
 def check_labels_fit(classifier: Classifier, task: Task) -> None:
-    """Say where a model scores below chance on the texts to choose by.
+    """Say where a model scores below chance on the validation texts.
 
     Raises:
         ConfigError: it does, and its labels were matched with those of the data by a map or a

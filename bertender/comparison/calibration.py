@@ -1,8 +1,7 @@
 """Calibration of an artifact's probabilities, and their reliability on held-out texts.
 
-Temperature scaling is that of Guo et al. (arXiv:1706.04599, section 4.2). It is fitted on texts
-that were set apart, and judged on the held-out ones. The artifact is copied; its card alone
-changes.
+Temperature scaling is that of Guo et al. (arXiv:1706.04599, section 4.2). It is fitted on the
+validation texts, and judged on the held-out ones. The artifact is copied; its card alone changes.
 """
 
 from __future__ import annotations
@@ -106,13 +105,13 @@ def reliability_of(
 
 
 def calibrate(artifact: Artifact, task: Task, config: CalibrateConfig, out: Path) -> Artifact:
-    """Fit a calibration on the texts set apart, and write a copy of the artifact that has it.
+    """Fit a calibration on the validation texts, and write a copy of the artifact that has it.
 
     A calibration that the artifact has already is fitted anew.
 
     Raises:
-        ConfigError: the kind of problem has no probabilities, or another method; or no texts are
-            set apart.
+        ConfigError: the kind of problem has no probabilities, or another method; or there are no
+            validation texts.
     """
     from bertender.comparison.accuracy import predict_outputs
     from bertender.models.classifier import open_classifier
@@ -122,10 +121,10 @@ def calibrate(artifact: Artifact, task: Task, config: CalibrateConfig, out: Path
     method = _method(task, config)
     if not len(task.selection):
         raise ConfigError(
-            f"no labelled texts of task {task.name!r} are set apart to calibrate {artifact.place} "
-            "on (select=0, or too few texts), and on those that it has learned from it is surer "
-            "than on others. Give labelled texts that it has not seen, --train FILE (with --dev "
-            "FILE to judge by), or train it again with more texts or a larger --select."
+            f"task {task.name!r} has no validation texts to calibrate {artifact.place} on "
+            "(select=0, or too few texts), and a model is too sure of its training texts. Give "
+            "labelled texts that it has not seen, --train FILE (with --dev FILE to judge by), or "
+            "train it again with more texts or a larger --select."
         )
     classifier = open_classifier(plain)
     splits = task.selection.labelled, task.dev.labelled
@@ -202,16 +201,16 @@ def fitted(rows: Rows, method: str, fitted_for: str) -> Calibration:
     if method == "temperature":
         if rows.truth[np.arange(len(rows.truth)), rows.logits.argmax(axis=1)].all():
             raise ConfigError(
-                f"the model predicts all {rows.count} texts set apart right, so that no "
-                "temperature follows from them. Set more texts apart: --max-select, or --train "
-                "FILE with harder ones."
+                f"the model predicts all {rows.count} validation texts right, so that no "
+                "temperature follows from them. Give more of them (--max-select), or --train FILE "
+                "with harder ones."
             )
         temperature = fit_temperature(rows.logits, rows.truth)
         least, most = TEMPERATURES
         if not least * AT_A_BOUND < temperature < most / AT_A_BOUND:
             logger.warning(
-                "the temperature is %.3g, at the end of those that are tried (%g to %g): the texts "
-                "set apart are too few, or too easy, or the model has learned nothing",
+                "the temperature is %.3g, at the end of those that are tried (%g to %g): the "
+                "validation texts are too few, or too easy, or the model has learned nothing",
                 *(temperature, least, most),
             )
         return made.model_copy(update={"temperature": temperature})

@@ -72,7 +72,7 @@ def check_cascade(problem: Problem[Any], task: Task) -> None:
         )
     if not len(task.selection):
         raise ConfigError(
-            f"--cascade: no texts of task {task.name!r} are set apart to choose the threshold on "
+            f"--cascade: task {task.name!r} has no validation texts to choose the threshold on "
             "(select=0, or too few texts), and the held-out texts score. Give --train FILE and "
             "--dev FILE with labelled texts that neither model has learned from."
         )

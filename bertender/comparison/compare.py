@@ -274,7 +274,7 @@ def _cascade(
     task: Task,
     config: CompareConfig,
 ) -> _Cascade:
-    """Choose the threshold of a cascade on texts set apart, and answer the held-out texts."""
+    """Choose the threshold of a cascade on validation texts, and answer the held-out texts."""
     rows = [
         next(place for place, model in enumerate(models) if model.artifact == each.path.resolve())
         for each in pair
@@ -450,7 +450,7 @@ def _conditions(
 
 
 def texts_chosen_on(artifacts: Sequence[Artifact]) -> tuple[ChosenOn, ...]:
-    """Return where the artifacts' settings were chosen: on a share set apart, or on `dev`."""
+    """Return where the artifacts' settings were chosen: on validation texts, or on `dev`."""
     # nothing was chosen for a model that records no data, as a finished one
     sources = [source for each in artifacts if (source := each.card.task.source)]
     shares = [source.get("select", 0.0) for source in sources]

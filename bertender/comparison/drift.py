@@ -6,9 +6,8 @@ rare, and the labels that are predicted. Numbers and their ranks have the two-sa
 Kolmogorov and Smirnov, whose statistic is the largest difference of the cumulative shares; labels
 have a chi-squared test, and half the sum of the differences of their shares.
 
-The model is surer of texts that it has learned from, so the reference is the part of the training
-file that was set apart, or the held-out texts where nothing was. What tokens are rare, the training
-texts say.
+The model is surer of texts that it has learned from, so the reference is the validation texts, or
+the held-out texts where there are none. Rare tokens are those that are rare in the training texts.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ class DriftConfig(Config):
     reference: Path | None = Field(
         None,
         description="compare with this file, of texts that the model has not learned from; by "
-        "default with the texts of its task that were set apart, or held out",
+        "default with the validation texts of its task, or the held-out ones",
     )
     max_effect: float = Field(
         0.1,
@@ -135,7 +134,7 @@ def drift(artifact: Artifact, file: Path, config: DriftConfig, task: Task | None
         split = "selection" if len(task.selection) else "dev"
         earlier = task.problem.asked(getattr(task, split).examples)
         learned = task.problem.asked(task.train.examples)
-        kinds = {"selection": "the texts set apart", "dev": "the held-out texts"}
+        kinds = {"selection": "the validation texts", "dev": "the held-out texts"}
         named = f"{kinds[split]} of task {task.name!r}"
     if not learned:  # what is rare is counted on texts that are not compared
         order = np.random.default_rng(SEED).permutation(len(earlier)).tolist()

@@ -316,7 +316,7 @@ class CascadeFindings(Record):
     small: str = Field(description="row of the small model")
     strong: str
     threshold: float = Field(description="probability of its least probable decision about a text")
-    chosen_on: int = Field(description="texts set apart that the threshold was chosen on")
+    chosen_on: int = Field(description="validation texts that the threshold was chosen on")
     score: float = Field(description="of the cascade on these")
     strong_score: float = Field(description="of the strong model on these")
     passed_on: float = Field(description="share of the held-out texts that the strong one answers")

@@ -34,10 +34,10 @@ NOISY = "~"
 MEGABYTE = 10**6
 CHOICES: Mapping[tuple[ChosenOn, ...], str] = {
     (): "no row records which texts its settings were chosen on",
-    ("selection",): "settings were chosen on texts set apart, that no row learned from",
+    ("selection",): "settings were chosen on validation texts, that no row learned from",
     ("dev",): "settings were chosen on the same texts (select=0), which flatters what was chosen",
     ("dev", "selection"): "settings were chosen on the same texts for some rows (select=0), which "
-    "flatters them, and for others on texts set apart, that none of these learned from",
+    "flatters them, and for others on validation texts, that none of these learned from",
 }
 BELOW_CHANCE = (
     "its labels look swapped (--label-map), or its numbers fall where those of the data rise"
@@ -421,8 +421,8 @@ def comparison_lines(comparison: Comparison) -> list[str]:
         lines.append(f"noise floor, the same model ({again.name}) twice: {value} {interval}")
     if constant := comparison.constant:
         lines.append(
-            f"`{constant.name}` reads no text: it is the best such answer by the texts to learn "
-            "from, or to choose by where there are none"
+            f"`{constant.name}` reads no text: it is the best such answer by the training texts, "
+            "or the validation texts where there are none"
         )
     return lines
 
@@ -439,14 +439,14 @@ def _cascade_line(row: ComparisonRow, noisy: bool) -> str:
     if not found.threshold:
         return (
             f"`{row.name}`: nothing is passed on, as {found.small} alone scores no less than "
-            f"{found.strong} on {found.chosen_on} texts set apart ({found.score:.3f} and "
+            f"{found.strong} on {found.chosen_on} validation texts ({found.score:.3f} and "
             f"{found.strong_score:.3f}); {times} a text"
         )
     return (
         f"`{row.name}`: {found.small} answers where its least probable decision has "
         f"{found.threshold:.3f} at least, and {found.strong} the other {found.passed_on:.1%} of "
         f"the held-out texts; {times} a text. The threshold is the lowest that scores no less than "
-        f"{found.strong} on {found.chosen_on} texts set apart ({found.score:.3f} and "
+        f"{found.strong} on {found.chosen_on} validation texts ({found.score:.3f} and "
         f"{found.strong_score:.3f})"
     )
 

@@ -3,7 +3,7 @@
 teacher + task + CompressConfig
   -> probes, measured -> every candidate predicted (`Compression.plan`)
   -> those near a limit, that would be trained, measured as probes of their own
-  -> some trained by successive halving, scored on the texts to choose by
+  -> some trained by successive halving, scored on the validation texts
   -> the best exported, quantized and measured; the held-out texts score it in the end
 """
 

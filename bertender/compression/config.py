@@ -167,7 +167,7 @@ class CompressConfig(Config):
     golden_texts: int = Field(
         GOLDEN_TEXTS,
         ge=0,
-        description="of the texts to choose by to store in the model, which `bertender deploy` "
+        description="of the validation texts to store in the model, which `bertender deploy` "
         "asks it about again; 0 for none, where texts must not leave this machine",
     )
     threads: int = Field(0, ge=0, description="to time with; 0: every core")

@@ -45,7 +45,7 @@ class Round(Record):
     share: float = Field(description="of all texts")
     texts: int = Field(description="with labels")
     unlabelled: int = Field(0, description="texts that only the teacher labelled")
-    score: float = Field(description="on the texts to choose by, before quantization")
+    score: float = Field(description="on the validation texts, before quantization")
     minutes: float
     constant: str | None = Field(
         None, description="the one label that it predicts on these, where it learned nothing else"
@@ -64,7 +64,7 @@ class CandidateResult(Record):
     rounds: tuple[Round, ...] = ()
     measured: Cost | None = Field(None, description="None where it was not quantized")
     choice: float | None = Field(
-        None, description="score of the quantized model on the texts to choose by"
+        None, description="score of the quantized model on the validation texts"
     )
     score: Score | None = Field(None, description="on the held-out texts; of the chosen one alone")
     enters: bool = Field(False, description="whether the plan is to train it")
@@ -178,11 +178,13 @@ def _notes(report: CompressionReport, not_shown: int) -> Iterable[str]:
     yield (
         "~: predicted, or a probe; Front: not dominated by another candidate of its start in size, "
         "time, weights left in its layers, whole vocabulary, and order of the variants; Rounds, 8 "
-        "bits: on the texts to choose by, before and after"
+        "bits: on the validation texts, before and after"
     )
-    chosen_on = "the held-out texts, which flatters the score: no texts were set apart (--select)"
+    chosen_on = (
+        "the held-out texts, which flatters the score: there are no validation texts (--select)"
+    )
     if report.chosen_on == "selection":
-        chosen_on = "texts set apart; the held-out texts chose nothing"
+        chosen_on = "validation texts; the held-out texts chose nothing"
     yield (
         f"teacher {report.teacher_mb:.1f} MB, {report.teacher_ms:.2f} ms in PyTorch; chosen on "
         f"{chosen_on}"
@@ -246,7 +248,7 @@ def sentence(report: CompressionReport) -> str:
         f"({report.teacher_mb / cost.model_mb:.0f} times smaller), {cost.single_ms:.2f} ms for a "
         f"text{ran} ({report.teacher_ms / cost.single_ms:.0f} times as fast as the teacher in "
         "PyTorch). It holds the limits as measured; of the candidates that do, it went furthest on "
-        "the texts to choose by."
+        "the validation texts."
     )
 
 

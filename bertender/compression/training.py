@@ -237,7 +237,7 @@ class Training:
         return min(config.unlabelled_texts, len(unlabelled_texts(task)))
 
     def train(self, result: CandidateResult, share: float, number: int) -> Round:
-        """Train a candidate on a share of the texts, and score it on those to choose by."""
+        """Train a candidate on a share of the texts, and score it on the validation texts."""
         count = max(round(share * len(self.task.train)), 1)
         unlabelled = round(share * self.unlabelled)
         self.announce(
@@ -271,11 +271,11 @@ class Training:
         return build([quantize], exported.artifacts, part, folder / candidate.variant_name)
 
     def choice(self, artifact: Artifact, runtime: str = DEFAULT_RUNTIME) -> float:
-        """Return a model's score on the texts to choose by; a graph runs in the runtime."""
+        """Return a model's score on the validation texts; a graph runs in the runtime."""
         return self._judged(artifact, runtime)[0]
 
     def _judged(self, artifact: Artifact, runtime: str = DEFAULT_RUNTIME) -> tuple[float, Any]:
-        """Return a model's score on the texts to choose by, and its predictions."""
+        """Return a model's score on the validation texts, and its predictions."""
         opened = open_classifier(artifact, runtime=runtime)
         score, predictions = evaluate(opened, self.task.choices, self.task.metric)
         return score.value, predictions
@@ -354,13 +354,13 @@ def halved(
 ) -> list[CandidateResult]:
     """Train candidates by rounds; return all, with their rounds, the best of the last first.
 
-    Where half of the budget is spent, no candidate is trained to choose by any more; the best so
-    far then learns from as many texts as the rest of the budget allows.
+    Where half of the budget is spent, the choice ends; the best so far then learns from as many
+    texts as the rest of the budget allows.
 
     Args:
         entrants: one at least.
-        texts: labelled ones to learn from.
-        train: trains a candidate, and returns its score on the texts to choose by.
+        texts: labelled training texts.
+        train: trains a candidate, and returns its score on the validation texts.
         budget: what may be spent.
     """
 

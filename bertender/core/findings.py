@@ -21,11 +21,11 @@ class Part(Record):
 
 
 ChosenOn = Literal["selection", "dev"]
-"""Texts of the training file that are set apart, or the held-out ones."""
+"""The validation texts, or the held-out ones."""
 
 
 class ChoiceScores(Part):
-    """Scores on the texts to choose by."""
+    """Scores on the validation texts."""
 
     before: float = Field(description="of the model that the artifact was made from")
     after: float
@@ -54,7 +54,7 @@ class ConstantFindings(Part):
 class ScoreFindings(Part):
     """Scores on held-out texts, which are read once where others choose."""
 
-    chosen_on: ChosenOn = Field(description="the texts to choose by")
+    chosen_on: ChosenOn = Field(description="the validation texts")
     score: float = Field(description="held-out, by the metric of the task")
     undefined: str | None = Field(
         None, description="why that metric says nothing about these texts, where its value is 0"
@@ -93,11 +93,11 @@ class ControlRun(Part):
     """A control that was trained."""
 
     epochs: int
-    score: float = Field(description="after its last epoch, on the texts to choose by")
+    score: float = Field(description="after its last epoch, on the validation texts")
 
 
 class ControlFindings(Part):
-    """The better control by the texts to choose by, and the gain of distilling over it."""
+    """The better control by the validation texts, and the gain of distilling over it."""
 
     epochs: int = Field(description="of the better one")
     score: float = Field(description="of the better one, held-out")
@@ -105,7 +105,7 @@ class ControlFindings(Part):
     n: int = Field(description="held-out texts")
     choice: float | None = Field(
         None,
-        description="score of the student on the texts to choose by; of earlier cards not recorded",
+        description="score of the student on the validation texts; of earlier cards not recorded",
     )
     teacher_layers: str | None = Field(
         None,
@@ -123,7 +123,7 @@ class ControlFindings(Part):
 
     @property
     def control_choice(self) -> float:
-        """Score of the better control on the texts to choose by."""
+        """Score of the better control on the validation texts."""
         return next(run.score for run in self.runs if run.epochs == self.epochs)
 
 
@@ -223,7 +223,7 @@ class RescaledPart(Part):
 
 
 class PruningRound(Part):
-    """Heads and neurons that remained after a round. Scores are on the texts to choose by."""
+    """Heads and neurons that remained after a round. Scores are on the validation texts."""
 
     heads: tuple[int, ...] = Field(description="how many remain, by layer")
     neurons: tuple[int, ...] = Field(description="how many remain, by layer")
@@ -296,7 +296,7 @@ class LatencyFindings(Part):
 class PruningFindings(Part):
     """Findings of a pruning."""
 
-    unpruned: float = Field(description="score of the unpruned model on the texts to choose by")
+    unpruned: float = Field(description="score of the unpruned model on the validation texts")
     rounds: tuple[PruningRound, ...] = Field(min_length=1)
     layers: tuple[int, ...] | None = Field(None, description="that remain, where some were dropped")
     vocabulary: VocabularyFindings | None = None
@@ -429,7 +429,7 @@ class TrainingFindings(Part):
     epochs: Epochs
     kept_epoch: int | None = Field(
         None,
-        description="from 1: the one whose weights these are, the best on the texts to choose by; "
+        description="from 1: the one whose weights these are, the best on the validation texts; "
         "None where the last is kept, whatever its score",
     )
     earlier_phases: tuple[EarlierPhase, ...] = ()
@@ -481,7 +481,7 @@ class CalibrationFindings(Part):
 
     method: str
     source: dict[str, Any] = Field(default_factory=dict, description="settings of its task")
-    chosen_on: int = Field(description="texts set apart that it was fitted on")
+    chosen_on: int = Field(description="validation texts that it was fitted on")
     texts: int = Field(description="held-out texts")
     before: Reliability
     after: Reliability

@@ -95,7 +95,7 @@ def require_agreement(
         draft: has model.onnx, config.json and the tokenizer; what was proven joins its findings.
         source: what the graph is of.
         opened: the same as a classifier, of `open_source`.
-        task: both classify its texts to choose by: its selection, or its held-out texts.
+        task: both classify its validation texts: its selection, or its held-out texts.
         config: the stage's config.
         name: of the artifact.
         precision: of the graph: a row of TOLERANCES.

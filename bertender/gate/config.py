@@ -20,7 +20,7 @@ class GateConfig(Config):
     parity_texts: int = Field(
         PARITY_TEXTS,
         ge=1,
-        description="texts of those to choose by on which the logits must be the source's",
+        description="texts of the validation split on which the logits must be the source's",
     )
     golden_texts: int = Field(
         GOLDEN_TEXTS,

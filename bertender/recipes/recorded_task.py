@@ -28,8 +28,8 @@ def task_of_models(artifacts: Sequence[Artifact], changes: Mapping[str, Any]) ->
 def recorded_task(artifact: Artifact, changes: Mapping[str, Any]) -> Task:
     """Load the task that an artifact was made for, with some of its settings changed.
 
-    What to choose on is set apart as it was then: of older artifacts nothing, since they have
-    learned from every training text. Data that have changed since are named in a warning.
+    Validation texts are the same as then; older artifacts have none, since they learned from every
+    training text. Data that have changed since are named in a warning.
 
     Raises:
         ConfigError: the artifact records no task, and `changes` name none; or more is to be set
@@ -83,8 +83,8 @@ def recorded_task(artifact: Artifact, changes: Mapping[str, Any]) -> Task:
 
 
 def _warn_of_changed_data(artifact: Artifact, task: Task, config: TaskConfig) -> None:
-    """Say which of an artifact's files have other examples now than when it was made, or are not
-    there: without its validation file, texts that it has learned from would be set apart."""
+    """Warn of an artifact's files whose examples have changed since it was made, or are gone:
+    without its validation file, texts that it has learned from would become validation texts."""
     before = artifact.card.task.data
     changed = [name for name, digest in task.data.items() if before.get(name, digest) != digest]
     if config.select != 0:
@@ -94,17 +94,17 @@ def _warn_of_changed_data(artifact: Artifact, task: Task, config: TaskConfig) ->
         head, _, split = name.rpartition(" ")  # of several named tasks, each has files
         path = task.source.get(name)
         logger.warning(
-            "%s: the %s examples%s%s %s since the artifact was made. What is made now is of other "
-            "data than it is",
+            "%s: the %s examples%s%s %s since the artifact was made. A model made now is of other "
+            "data than the artifact",
             *(artifact.path, kinds[split], f" of {head}" if head else ""),
             *(f" ({path})" if path else "", "have changed" if name in task.data else "have gone"),
         )
 
 
 def _check_not_chosen_on(artifact: Artifact, config: TaskConfig) -> None:
-    """Raise ConfigError where texts would score on which the artifact was chosen and calibrated.
+    """Raise ConfigError where texts that chose and calibrated the artifact would score it.
 
-    Of a held-out file alone, a share was set apart for that; the others score in every command.
+    Of a held-out file alone, a share became validation texts; the others score in every command.
     """
     source = artifact.card.task.source
     before = source.get("select")

@@ -1,9 +1,9 @@
-"""Sweeps: a recipe with several settings, compared on the texts set apart to choose by.
+"""Sweeps: a recipe with several settings, compared on the validation texts.
 
-Steps that no swept setting changes are built once. What makes a variant sees the texts set apart
-in place of the held-out ones: so no score that anybody could choose by is of held-out texts, and a
-variant's own card has scores of texts set apart. The best variant is then made again with the whole
-task, and its score on the held-out texts is the one that is read.
+Steps that no swept setting changes are built once. While variants are compared, the validation
+texts stand in place of the held-out ones: no choice is made on held-out texts, and a variant's card
+has scores on validation texts. The best variant is then made again with the whole task, and scored
+once on the held-out texts.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class VariantResult(Record):
     name: str
     settings: dict[str, Any] = Field(description="STEP.KEY -> value")
     path: str | None = Field(None, description="of its artifact; None where it failed")
-    score: Score | None = Field(None, description="on the texts set apart")
+    score: Score | None = Field(None, description="on the validation texts")
     change: Change | None = Field(
         None, description="against the best, text by text; None of the best, and where it failed"
     )
@@ -81,7 +81,7 @@ class Sweep(Record):
     step: str = Field(description="whose model is scored")
     task: str
     metric: str
-    texts: int = Field(description="set apart, which all variants are compared on")
+    texts: int = Field(description="validation texts, which all variants are compared on")
     variants: tuple[VariantResult, ...] = Field(description="best first, those that failed last")
     best: str | None = Field(None, description="name of the variant; None where all failed")
     path: str | None = Field(None, description="of its artifact, made with the whole task")
@@ -245,7 +245,8 @@ def run_sweep(
         announce: called with a line before each variant.
 
     Raises:
-        ConfigError: the grid is wrong, the recipe is of several tasks, or no texts are set apart.
+        ConfigError: the grid is wrong, the recipe is of several tasks, or there are no validation
+            texts.
         BertenderError: every variant is refused before it runs: that of the first.
     """
     own = _of_one_task(recipe)
@@ -316,7 +317,7 @@ def _checked(
 
     Raises:
         BertenderError: all are refused.
-        ConfigError: no texts are set apart.
+        ConfigError: there are no validation texts.
     """
     plans: dict[str, list[PlannedStep]] = {}
     refused: dict[str, str] = {}
@@ -335,8 +336,8 @@ def _checked(
         raise first
     if not len(task.selection):
         raise ConfigError(
-            f"no texts of task {task.name!r} are set apart to choose variants on: the held-out "
-            "texts would choose and score. Set a share of the training texts apart, with --set "
+            f"task {task.name!r} has no validation texts to choose variants on: the held-out "
+            "texts would choose and score. Set a share of the training texts apart with --set "
             "task.select=0.2 (--select of the commands), or give more training texts."
         )
     return plans, refused, task
@@ -382,7 +383,8 @@ def _build(
 
 
 def _score_of(artifact: Artifact, task: Task, *, held_out: bool = False) -> tuple[Score, Any]:
-    """Return the score of a model on the texts set apart, or the held-out ones, and predictions."""
+    """Return the score of a model on the validation texts, or the held-out ones, and
+    predictions."""
     from bertender.comparison.accuracy import evaluate
     from bertender.models.classifier import open_classifier
 

@@ -60,8 +60,8 @@ def load_task(config: TaskConfig, *, has_model: bool = False) -> Task:
 
     Args:
         config: see TaskConfig.
-        has_model: the task is for a finished model. A held-out file will do then, a share of which
-            is set apart to choose on.
+        has_model: the task is for a finished model. A held-out file will do then, which gives a
+            share of validation texts.
 
     Raises:
         UnknownNameError: no such task, and no files.
@@ -99,8 +99,8 @@ def load_task(config: TaskConfig, *, has_model: bool = False) -> Task:
         task = replace(task, dev=parts.train)
         if count := len(parts.selection):
             logger.warning(
-                "task %s: of %d held-out texts, %d are set apart to choose and calibrate on, and "
-                "%d score. With --train FILE, the former come from there",
+                "task %s: of %d held-out texts, %d are validation texts, which choose and "
+                "calibrate, and %d score. With --train FILE, the former come from there",
                 task.name,
                 count + len(task.dev),
                 count,
@@ -179,8 +179,8 @@ def _several(names: Sequence[str], config: TaskConfig, *, has_model: bool) -> Ta
 
 
 def _check_alike(tasks: Sequence[Task], config: TaskConfig) -> None:
-    """Raise ConfigError where tasks cannot be one of several heads: they read other columns, or are
-    set apart by other shares."""
+    """Raise ConfigError where tasks cannot be one of several heads: they read other columns, or
+    have other shares of validation texts."""
     first = tasks[0]
     for task in tasks:
         if task.problem.heads:

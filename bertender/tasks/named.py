@@ -66,8 +66,8 @@ class NamedTask(ABC):
         return self.load()[1]
 
     def load_choices(self) -> Split:
-        """Return the examples of a validation file; none without one, where a share of the training
-        texts is set apart instead."""
+        """Return the examples of a validation file; none without one, where validation texts are a
+        share of the training texts."""
         return Split((), ())
 
     @property
@@ -198,7 +198,7 @@ class TextsTask(NamedTask):
     hub: tuple[HubSplit, HubSplit | None]
     """Where a split is read that has no local file; None where the hub's has no labels."""
     choice_files: tuple[TextFile, ...] = ()
-    """Of texts to choose by, which are unlike the training ones: the first that is there."""
+    """Of validation texts, which are unlike the training ones: the first that is there."""
     unlabelled_file: str = ""
     """In the folder of local data sets."""
 

@@ -1,12 +1,11 @@
 """Task: splits of labelled examples, the labels, and the metric.
 
-Models learn from `train`. What is chosen (settings, parts that stay quantized, whether a drop is
-allowed) is chosen on `selection`, texts of the training file that nothing learns from, and `dev` is
-read once, for the score.
+Models learn from `train`. Validation texts (`selection`) choose settings, the parts that stay
+quantized, and whether a drop is allowed; held-out texts (`dev`) are read once, for the score.
 
-A text is set apart for the selection by a hash of itself: whatever the seed, the order of the file
-or its length, every stage of a chain sets apart the same texts, and a text that is there twice is
-on one side.
+Validation texts are a share of the training file, drawn by a hash of the text: whatever the seed,
+the order of the file or its length, every stage of a chain has the same ones, and a text that is
+there twice is on one side.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ SHOWN_LABELS = 20
 
 Kind = Literal["training", "held-out"]
 DEFAULT_SHARES: Mapping[Kind, float] = {"training": 0.1, "held-out": 0.2}
-"""Share that is set apart; a held-out file gives more, since its texts calibrate as well."""
+"""Share of validation texts; a held-out file gives more, since its texts calibrate as well."""
 LEAST_TEXTS = 50
 """Fewer prove too little: one of them is 2 points."""
 FEWEST_HELD_OUT = 10
@@ -171,12 +170,12 @@ class TaskConfig(Config):
         None,
         ge=0,
         le=0.5,
-        description="share of the training texts to choose settings on, by a hash of the text; "
-        "nothing learns from them, and with 0 the held-out texts choose and score. Tasks with a "
-        "validation file (xnli-de) choose on that",
+        description="share of validation texts, which choose settings: training texts drawn by a "
+        "hash of the text, which nothing learns from. With 0 the held-out texts choose and score. "
+        "Tasks with a validation file (xnli-de) choose on that",
     )
     max_train: int | None = Field(None, ge=1, description="use only so many training examples")
-    max_select: int = Field(2000, ge=1, description="use only so many of the texts to choose on")
+    max_select: int = Field(2000, ge=1, description="use only so many of the validation texts")
     max_dev: int | None = Field(None, ge=1, description="use only so many held-out examples")
 
 
@@ -242,15 +241,15 @@ class Task:
     dev: Split
     source: dict[str, Any] = field(default_factory=dict)
     selection: Split = Split((), ())
-    """Texts of the training file, or of one of their own, that nothing learns from; empty where
-    none are set apart."""
+    """Validation texts: of the training file, or of a file of their own; nothing learns from
+    them."""
     reserved: tuple[Example, ...] = ()
-    """Held-out texts and texts to choose by, beyond `max_dev` and `max_select`: nothing learns from
+    """Held-out texts and validation texts, beyond `max_dev` and `max_select`: nothing learns from
     them either."""
     left_out: LeftOutRows | None = None
     """Rows of the user's files that are in no split."""
     data: dict[str, str] = field(default_factory=dict)
-    """Digest of the examples of each file, before some are set apart or left out."""
+    """Digest of the examples of each file, all of them."""
     problem_type: str = SINGLE_LABEL.name
     """A row of PROBLEMS."""
 
@@ -299,13 +298,13 @@ class Task:
 
     @property
     def choices(self) -> Split:
-        """The examples to choose by: the selection, or the held-out ones where there is none."""
+        """The validation examples: the selection, or the held-out ones where there is none."""
         return self.selection if len(self.selection) else self.dev
 
     @property
     def calibration(self) -> Split:
-        """Examples to calibrate and to probe with: those to learn from, or, of a held-out file
-        alone, those to choose by."""
+        """Examples to calibrate and to probe with: the training examples, or, of a held-out file
+        alone, the validation examples."""
         return self.train if len(self.train) else self.choices
 
     def require_training(self, purpose: str) -> None:
@@ -404,7 +403,7 @@ class Parted:
     train: Split
     selection: Split
     share: float
-    """Share of the texts that were set apart; 0 where none were."""
+    """Share of the validation texts; 0 where there are none."""
 
 
 def part(
@@ -414,7 +413,7 @@ def part(
     problem: Problem[Any] = SINGLE_LABEL,
     kind: Kind = "training",
 ) -> Parted:
-    """Set a share of a file's texts apart; by default DEFAULT_SHARES, or none where it is too few.
+    """Set validation texts apart: by default DEFAULT_SHARES of a file, or none where too few.
 
     All texts of a label stay in `train` where otherwise none of them would.
 
@@ -423,7 +422,7 @@ def part(
         share: 0 for none, None for the default.
         name: of the task, for messages.
         problem: what the examples are labelled with.
-        kind: of the file: a held-out one is set apart where there is no other.
+        kind: of the file: validation texts come from a held-out one where there is no other.
 
     Raises:
         ConfigError: an explicit share is fewer than LEAST_TEXTS.
@@ -434,16 +433,16 @@ def part(
     if wanted == 0 or (share is None and count < LEAST_TEXTS):
         if wanted:
             logger.warning(
-                "task %s: %d of %d %s texts (select=%g) are too few to choose on, so that the "
+                "task %s: %d of %d %s texts (select=%g) are too few validation texts, so that the "
                 "held-out texts choose and score. %d are enough",
                 *(name, count, len(train), kind, wanted, LEAST_TEXTS),
             )
         return Parted(train, Split((), ()), 0.0)
     if count < LEAST_TEXTS:
         raise ConfigError(
-            f"task {name!r}, select={wanted:g}: {count} of {len(train)} {kind} texts to choose "
-            f"on, and at least {LEAST_TEXTS} are needed. Give a larger share (0.5 at "
-            "most), or select=0, and the held-out texts choose and score."
+            f"task {name!r}, select={wanted:g}: {count} of {len(train)} {kind} texts are too few "
+            f"validation texts: {LEAST_TEXTS} are needed. Give a larger share (0.5 at most), or "
+            "select=0, and the held-out texts choose and score."
         )
     return Parted(train.where([not each for each in selected]), train.where(selected), wanted)
 
@@ -477,7 +476,7 @@ def held_out_of(
 
 
 def _drawn(split: Split, share: float, problem: Problem[Any], salt: bytes) -> list[bool]:
-    """Return which texts a hash of them sets apart; none where a label would have no others."""
+    """Return which texts a hash of them draws; none where a label would have no others."""
     drawn = [is_selected(problem.told_apart_by(each), share, salt) for each in split.examples]
     labels = [problem.labels_of(target) for target in split.label_ids]
     left = {label for own, gone in zip(labels, drawn, strict=True) if not gone for label in own}
@@ -485,7 +484,7 @@ def _drawn(split: Split, share: float, problem: Problem[Any], salt: bytes) -> li
 
 
 def is_selected(example: Example, share: float, salt: bytes = SALT) -> bool:
-    """Return whether an example, all its columns together, is set apart."""
+    """Return whether the hash of an example, all its columns together, draws it."""
     text = json.dumps(example, ensure_ascii=False).encode(errors="surrogatepass")
     digest = hashlib.sha256(salt + text).digest()[:DIGEST_BYTES]
     return int.from_bytes(digest, "big") < share * HASHES

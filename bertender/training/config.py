@@ -105,7 +105,7 @@ class TaskTrainingConfig(TrainingConfig):
         )
     }
     shown_defaults: ClassVar[Mapping[str, str]] = {
-        "keep": "best where texts are set apart to choose by, else last"
+        "keep": "best where there are validation texts, else last"
     }
 
     keep: Literal["best", "last"] | None = Field(
@@ -134,20 +134,20 @@ class TaskTrainingConfig(TrainingConfig):
         names = ("class_weights", "label_smoothing")
         return tuple(name for name in names if getattr(self, name))
 
-    def keeping(self, apart: bool) -> Keeping:
+    def keeping(self, validated: bool) -> Keeping:
         """Return which epoch to keep.
 
         Args:
-            apart: whether texts are set apart to choose by; else the held-out ones would choose.
+            validated: there are validation texts; else the held-out ones would choose.
 
         Raises:
-            ConfigError: `patience`, and the last epoch is kept for want of such texts.
+            ConfigError: `patience`, and the last epoch is kept for want of validation texts.
         """
-        best = self.keep == "best" or (self.keep is None and apart)
+        best = self.keep == "best" or (self.keep is None and validated)
         if self.patience is not None and not best:
             raise ConfigError(
-                f"patience={self.patience}: no texts are set apart to choose by (--select), so "
-                "that the last epoch is kept. Set some apart, or add --keep best, and the "
+                f"patience={self.patience}: there are no validation texts (--select), so "
+                "that the last epoch is kept. Set a share apart, or add --keep best, and the "
                 "held-out texts choose and score."
             )
         return Keeping(best, self.patience)

@@ -563,7 +563,7 @@ class DistillConfig(
     vocab_size: Annotated[str | int, BeforeValidator(_entries_or_word)] = Field(
         AUTO_VOCABULARY,
         description="the student's vocabulary: auto keeps the tokens of the texts that it learns "
-        "from, where nearly all words of the texts to choose by stay whole then; a number keeps "
+        "from, where nearly all words of the validation texts stay whole then; a number keeps "
         "so many entries at most, the most frequent; all cuts none. Single characters stay",
     )
     vocab_floor: int = Field(

@@ -3,7 +3,7 @@
 The control is the very same student, trained on the labels alone. What a student scores above its
 control is what distilling gave. It is trained after the student, from the same start: for the
 epochs of the method's last phase, and for those that cost as much computation as the whole
-distillation. The better one on the texts to choose by is compared.
+distillation. The better one on the validation texts is compared.
 
 A teacher that is a file has other labels for the control, and what it and the student agree on is
 recorded.
@@ -85,7 +85,7 @@ def distill_from_file(task: Task, config: DistillConfig, out: Path) -> Artifact:
     """Train a student on the rows of `config.teacher_file` and write it as a torch artifact.
 
     Args:
-        task: its held-out texts score, and its texts to choose by choose. Its own training texts
+        task: its held-out texts score, and its validation texts choose. Its own training texts
             are not learned from.
         config: the settings.
         out: directory of the artifact.

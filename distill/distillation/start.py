@@ -337,7 +337,7 @@ def student_tokens(
     """Return the tokens of a student that has not learned yet.
 
     By default every token stays that the texts have, so that they are read as before, where these
-    are enough: of the words of the texts to choose by, ENOUGH must stay whole. A method that
+    are enough: of the words of the validation texts, ENOUGH must stay whole. A method that
     compares whole texts trains the smaller table from its first step, which is quicker. One that
     compares tokens needs the teacher's: what no text has is cut after the training, where it has
     learned nothing.
@@ -346,7 +346,7 @@ def student_tokens(
         whole: the tokenizer of what it starts from.
         student: the model.
         learned: the texts that it learns from, those without labels and rewritten ones too.
-        task: its texts to choose by say whether these are enough.
+        task: its validation texts say whether these are enough.
         config: the size.
         cut_first: whether it may learn without the other tokens.
 
@@ -371,7 +371,7 @@ def student_tokens(
     share = whole_words(whole, tokens, task.choices.texts())
     if share < ENOUGH:
         logger.warning(
-            "the vocabulary stays whole: of the words of the texts to choose by, %.1f %% have all "
+            "the vocabulary stays whole: of the words of the validation texts, %.1f %% have all "
             "their tokens in the texts that the student learns from, and a cut to %d of %d tokens "
             "wants %g %%. Give more texts (--unlabelled), or --vocab-size %d to cut it all the "
             "same",

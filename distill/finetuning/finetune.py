@@ -203,7 +203,7 @@ def finetune_tasks_by_name(task: Task, config: MultiTaskConfig, out: Path) -> Ar
     parent = artifact_at(source)
     for path in (out, *sibling_paths(config, out)):
         check_writable(path, parent)
-    # with the same limits on their examples, and as large a share set apart to choose on
+    # with the same limits on their examples, and as large a share of validation texts
     names = ("max_train", "max_dev", "max_select", "select")
     limits = {name: task.source[name] for name in names if name in task.source}
     more = (load_task(TaskConfig(task=name, **limits)) for name in config.more_tasks)

@@ -71,7 +71,7 @@ class PruningContext:
         return head_of(self.task.problem)
 
     def score(self, model: PreTrainedModel) -> float:
-        """Return a model's score on the texts to choose by."""
+        """Return a model's score on the validation texts."""
         return score_on(model, self.tokenizer, self.task, self.task.choices)
 
     def scored_batches(self, device: torch.device) -> Iterator[TensorBatch]:

@@ -104,7 +104,7 @@ class Teacher:
         """Raise ConstantError where it predicts one label, unless the config allows it.
 
         Args:
-            task: of its labels; some texts to choose by are read.
+            task: of its labels; some validation texts are read.
             config: of the stage.
         """
         from bertender.comparison.accuracy import check_teacher_varied

@@ -39,7 +39,7 @@ Once = Callable[[str, Callable[[Path], object]], Path]
 
 @pytest.fixture
 def chosen_by(task: Task, monkeypatch: pytest.MonkeyPatch) -> Task:
-    """The toy task with texts to choose by, as the task of every artifact."""
+    """The toy task with validation texts, as the task of every artifact."""
     apart = replace(task, train=task.train.first(48), selection=task.train.after(72))
     for subject in (methods, models, pruning, quantization, rivals, runtimes, training, gate):
         monkeypatch.setattr(subject, "recorded_task", lambda artifact, changes: apart)
@@ -92,7 +92,7 @@ def test_a_cascade_is_one_more_row(
     assert [row[0] for row in table.rows] == ["teacher", "float", "float, then teacher"]
     # the graph predicts as the teacher does, and keeps all texts
     assert [row[2] for row in table.rows] == ["-", "-", "0%"]
-    assert "texts set apart" in table.note
+    assert "validation texts" in table.note
 
 
 @pytest.mark.server

@@ -86,7 +86,7 @@ def test_the_texts_to_choose_by_may_take_the_control(
     assert len(lines) == count and lines[0].endswith(f"`{flags}` is cheaper")
     if count == 2:
         assert lines[1] == (
-            "on the texts to choose by, the control scores 0.8 and the student 0.75: deploy "
+            "on the validation texts, the control scores 0.8 and the student 0.75: deploy "
             f"the control, which `{flags} --epochs 8` makes with the same other settings"
         )
 

@@ -75,7 +75,7 @@ def test_scores_apart_are_told_beside_the_held_out_ones() -> None:
     pruning = {"unpruned": 0.9, "rounds": [ROUND]}
     first, *_ = lines_of(pruning, scores=apart)
     assert first.endswith(
-        "0.9 unpruned, on texts set apart to choose by; held-out, read once: 0.7, 0.8 unpruned"
+        "0.9 unpruned, on validation texts; held-out, read once: 0.7, 0.8 unpruned"
     )
     same = {"chosen_on": "dev", "score": 0.7, "score_before": 0.8}
     assert lines_of(pruning, scores=same)[0].endswith("0.9 unpruned")

@@ -84,7 +84,7 @@ class Shown:
                 "training": {**UNTRAINED, "epochs": [{"accuracy": 0.75}]},
                 "scores": {"chosen_on": "selection", "score": 0.625},
             },
-            "set apart after the last epoch: accuracy 0.75\n  held-out, read once: 0.625",
+            "validation after the last epoch: accuracy 0.75\n  held-out, read once: 0.625",
         ),
         Shown(
             {

@@ -1,4 +1,4 @@
-"""Calibration of artifacts: fitted on texts set apart, kept by what is made of them."""
+"""Calibration of artifacts: fitted on validation texts, kept by what is made of them."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def test_what_is_made_of_a_calibrated_model_inherits(
 
 
 def all_right(artifact: Artifact, task: Task, *, but: int) -> Task:
-    """The task with texts set apart that the model predicts right, without the first few."""
+    """The task with validation texts that the model predicts right, without the first few."""
     outputs = predict_outputs(open_classifier(artifact), task.selection.examples)
     right = [int(each.logits.argmax()) for each in outputs]
     labels = (*(1 - each for each in right[:but]), *right[but:])
@@ -182,9 +182,9 @@ def test_worse_is_said(
 def test_what_cannot_be_calibrated_is_named(made: tuple[Artifact, Task], tmp_path: Path) -> None:
     artifact, task = made
     nothing = replace(task, selection=Split((), ()))
-    with pytest.raises(ConfigError, match=r"are set apart.*or too few texts.*--train FILE"):
+    with pytest.raises(ConfigError, match=r"no validation texts.*or too few texts.*--train FILE"):
         calibrate(artifact, nothing, CalibrateConfig(), tmp_path / "out")
-    with pytest.raises(ConfigError, match=r"predicts all .* texts set apart right"):
+    with pytest.raises(ConfigError, match=r"predicts all .* validation texts right"):
         calibrate(artifact, all_right(artifact, task, but=0), CalibrateConfig(), tmp_path / "out")
     with pytest.raises(ConfigError, match=r"method=platt: .* is calibrated by temperature"):
         calibrate(artifact, task, CalibrateConfig(method="platt"), tmp_path / "out")

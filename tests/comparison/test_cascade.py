@@ -106,7 +106,7 @@ def test_the_strong_model_is_asked_about_the_others_alone() -> None:
 
 
 def test_what_makes_no_cascade_is_named() -> None:
-    with pytest.raises(ConfigError, match="no texts of task 'toy' are set apart"):
+    with pytest.raises(ConfigError, match="task 'toy' has no validation texts"):
         check_cascade(SINGLE_LABEL, TASK)
     apart = replace(TASK, selection=TEXTS)
     check_cascade(SINGLE_LABEL, apart)
@@ -163,6 +163,6 @@ def test_a_cascade_is_a_row(
     assert again == found
     assert "Passed on" in markdown_table(again)
     (line,) = (each for each in comparison_lines(again) if each.startswith(f"`{both.name}`"))
-    assert "60 texts set apart" in line and "at p99" in line
+    assert "60 validation texts" in line and "at p99" in line
     alone = compare([trained], task, FASTEST)
     assert "Passed on" not in markdown_table(alone)

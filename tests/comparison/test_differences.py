@@ -162,7 +162,7 @@ def test_a_file_is_read_with_its_labels_or_without(teacher: Artifact, tmp_path: 
     labelled.write_text("text,label\nripe plum,fruit\nold saw,tool\n")
     texts.write_text("ripe plum\nold saw\n")
     task = task_of_file(teacher, labelled, DiffConfig())
-    assert (task.dev.label_ids, len(task.selection)) == ((0, 1), 0), "none is set apart"
+    assert (task.dev.label_ids, len(task.selection)) == ((0, 1), 0), "none is a validation text"
     bare = task_of_file(teacher, texts, DiffConfig())
     assert bare.dev.examples == task.dev.examples
     (tmp_path / "bare.csv").write_text("body\nripe plum\nold saw\n")

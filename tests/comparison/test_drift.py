@@ -98,7 +98,7 @@ def test_texts_of_the_same_kind_have_not_drifted(trained: Artifact, tmp_path: Pa
     assert isinstance(labels, dict) and set(labels) == {"fruit", "tool"}
     apart = replace(half, selection=half.dev)
     again = drift(trained, file_of(tmp_path, task.dev.after(75)), PLAIN, apart)
-    assert again.reference.startswith("the texts set apart") and again.measures == found.measures
+    assert again.reference.startswith("the validation texts") and again.measures == found.measures
 
 
 def test_other_texts_have(trained: Artifact, tmp_path: Path) -> None:

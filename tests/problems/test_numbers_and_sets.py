@@ -419,7 +419,7 @@ def test_a_metric_that_says_nothing_of_an_epoch_is_said(caplog: pytest.LogCaptur
     with torch.no_grad():
         model.classifier.weight.zero_()
     assert epoch_score(model, tiny_tokenizer(), task, FinetuneConfig()) == {"spearman": 0}
-    assert "no spearman of the texts to choose by" in caplog.text
+    assert "no spearman of the validation texts" in caplog.text
 
 
 def test_a_finished_model_of_a_number_comes_in(tmp_path: Path) -> None:

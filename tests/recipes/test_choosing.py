@@ -1,4 +1,4 @@
-"""What chooses reads the texts set apart, and the held-out ones are read once, at the end."""
+"""Choices read the validation texts, and the held-out ones are read once, at the end."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ QUICK: dict[str, Any] = {
 
 @pytest.fixture(scope="module")
 def apart(task: Task) -> Task:
-    """The toy task, the last of its training texts set apart."""
+    """The toy task, the last of its training texts as validation texts."""
     examples, labels = task.train.examples, task.train.label_ids
     return replace(
         task,

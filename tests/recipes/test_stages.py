@@ -90,7 +90,7 @@ def test_a_named_task_takes_the_place_of_the_recorded_one(
 
 @pytest.fixture
 def many(tmp_path: Path) -> ToyFiles:
-    """So many texts that a tenth is enough to choose on."""
+    """So many texts that a tenth is enough to validate on."""
     return write_toy_files(tmp_path, toy_task(train_size=800))
 
 
@@ -157,7 +157,7 @@ def test_one_thing_to_start_from(teacher: Artifact, task: Task, tmp_path: Path) 
 def test_data_that_are_not_the_artifacts_have_a_share_of_their_own(
     teacher: Artifact, files: ToyFiles, tmp_path: Path
 ) -> None:
-    """A tenth of a small file is too little to choose on, and nothing asked for it."""
+    """A tenth of a small file is too little to validate on, and nothing asked for it."""
     made = made_for(teacher, task="elsewhere", train="/gone/train.csv", select=0.1)
     found = recorded_task(made, {"train": files.train, "dev": files.dev})
     assert len(found.selection) == 0

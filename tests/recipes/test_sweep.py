@@ -1,4 +1,4 @@
-"""Sweeps: texts set apart choose, held-out texts are read once, and failures lose nothing."""
+"""Sweeps: validation texts choose, held-out texts are read once, and failures lose nothing."""
 
 from __future__ import annotations
 
@@ -235,7 +235,7 @@ def test_the_command_shows_one_table_and_exits_with_1_where_a_variant_failed(
     Path("mine.yaml").write_text(yaml.safe_dump(values))
     words = ("sweep", "mine.yaml", "--grid", "longest_ngram=1,2")
     shown = succeed(*words).stdout
-    assert "words.longest_ngram" in shown and f"n = {DEV}" in shown and "texts set apart" in shown
+    assert "words.longest_ngram" in shown and f"n = {DEV}" in shown and "validation texts" in shown
     assert (tmp_path / "runs" / "mine-sweep" / "sweep.json").is_file()
     said = last_line(succeed(*words, "--json"))
     assert said["held_out"]["n"] == DEV and len(said["variants"]) == 2

@@ -1,4 +1,4 @@
-"""Texts set apart to choose by: the same ones at every stage, and nothing learns from them."""
+"""Validation texts: the same ones at every stage, and nothing learns from them."""
 
 from __future__ import annotations
 

@@ -362,10 +362,10 @@ def test_lost_weights_of_the_best_epoch_are_said(
 
 
 def test_patience_needs_an_epoch_that_is_chosen() -> None:
-    assert TaskTrainingConfig().keeping(apart=True) == Keeping(best=True)
-    assert TaskTrainingConfig().keeping(apart=False) == LAST_EPOCH
-    assert TaskTrainingConfig(keep="last").keeping(apart=True) == LAST_EPOCH
+    assert TaskTrainingConfig().keeping(validated=True) == Keeping(best=True)
+    assert TaskTrainingConfig().keeping(validated=False) == LAST_EPOCH
+    assert TaskTrainingConfig(keep="last").keeping(validated=True) == LAST_EPOCH
     with pytest.raises(ConfigError, match="--keep best"):
-        TaskTrainingConfig(patience=2).keeping(apart=False)
+        TaskTrainingConfig(patience=2).keeping(validated=False)
     with pytest.raises(ConfigError, match="keep=last"):
         TaskTrainingConfig.parse({"patience": 2, "keep": "last"})

@@ -78,7 +78,7 @@ def encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def few(task: Task) -> Task:
-    """The toy task of held-out texts alone, and without texts to choose by."""
+    """The toy task of held-out texts alone, and without validation texts."""
     return replace(task, train=Split((), ()), source={})
 
 

@@ -49,7 +49,7 @@ def others(task: Task, folder: Path, *texts: str, **settings: Any) -> tuple[list
 
 @pytest.fixture
 def apart(task: Task) -> Task:
-    """The toy task with texts to choose by, and held-out ones that `max_dev` cuts off."""
+    """The toy task with validation texts, and held-out ones that `max_dev` cuts off."""
     train, dev = task.train, task.dev
     return replace(
         task,
