@@ -1,10 +1,10 @@
-"""Parts of a dynamically quantized graph as one operator each, which ONNX Runtime alone has.
+"""Fusions of a dynamically quantized graph into operators that only ONNX Runtime has.
 
 In ONNX's own operators, query, key and value are three products, and their outputs are transposed
 for each head. QAttention multiplies once and transposes nothing. DynamicQuantizeMatMul rounds an
 activation and multiplies it, for which there are kernels of ARM; ONNX Runtime makes it itself, but
-not of query, key and value, which share a rounding. Both get the integers and the scales of the
-plain graph. The gates take them out again (`in_plain_form`), judge the products one by one, and
+not of query, key and value, which share a rounding. Both use the integers and the scales of the
+plain graph. The gates undo both fusions (`in_plain_form`), judge the products one by one, and
 compare each QAttention with the operators that it replaces.
 """
 
@@ -43,7 +43,7 @@ ONLY_ATTENTION = "enable_attention"
 MASK = "attention_mask"
 """The graph's input."""
 SHARED_ATTRIBUTES = frozenset({"num_heads", "mask_filter_value", "scale", "unidirectional"})
-"""Attributes that Attention and QAttention share; with others it would compute something else."""
+"""Attributes that Attention and QAttention share; an Attention with others cannot be replaced."""
 SHARED_INPUTS = 4
 """Inputs that they share: the activation, the weight, the bias, the mask."""
 
@@ -66,31 +66,32 @@ class Integers:
 
 
 def check_attention(model: PreTrainedModel) -> None:
-    """Raise ModelError where no attention of a model's family is one operator of 8 bits."""
+    """Raise ModelError where the attention of a model's family cannot become a QAttention."""
     row = FUSIONS.get(family_name(model.config), NEVER_SEEN)
     if row.obstacle_in_8_bits:
         fused = ", ".join(
             name for name, each in sorted(FUSIONS.items()) if not each.obstacle_in_8_bits
         )
         raise ModelError(
-            f"no attention of a {model.config.model_type!r} model can be one operator of 8 bits: "
-            f"{row.obstacle_in_8_bits}. Leave --fused-attention out; it is for {fused}."
+            f"the attention of a {model.config.model_type!r} model cannot become one 8-bit "
+            f"operator: {row.obstacle_in_8_bits}. Leave --fused-attention out; it works for "
+            f"{fused}."
         )
 
 
 def fuse_attention(float_graph: Path, quantized_graph: Path) -> int:
-    """Make one operator of each attention of a quantized graph, and replace its file.
+    """Fuse each attention of a quantized graph into one operator, in its file.
 
     Args:
         float_graph: what the other was made of.
         quantized_graph: its products are dynamic. An attention with a float product is left.
 
     Returns:
-        The number of attentions that are one operator now, or were in the float graph: there their
-        scores are float, and the products with weights beside them are quantized like others.
+        The number of attentions that are one operator now, or were in the float graph, where their
+        scores stay in float and the products with weights are quantized like others.
 
     Raises:
-        ModelError: there is none. The file is not changed.
+        ModelError: no attention can be fused. The file is not changed.
     """
     floats, quantized = onnx.load(float_graph), onnx.load(quantized_graph)
     if written := [node for node in floats.graph.node if node.op_type == WRITTEN_ATTENTION]:
@@ -117,9 +118,9 @@ def fuse_attention(float_graph: Path, quantized_graph: Path) -> int:
         constants += [constant for name, constant in merged.items() if name in read]
     if not operators:
         raise ModelError(
-            "no attention of this graph can be one operator of 8 bits: ONNX Runtime's optimizer "
-            "finds none in it, or its products are float. Leave --fused-attention out, or quantize "
-            "an export with --optimize fused if its family is modernbert."
+            "no attention of this graph can become one 8-bit operator: ONNX Runtime's optimizer "
+            "finds none, or its products are float. Leave --fused-attention out, or quantize an "
+            "export with --optimize fused if its family is modernbert."
         )
     add_runtime_domain(quantized)
     replaced = {name for each in operators for name in each.output}
@@ -129,12 +130,12 @@ def fuse_attention(float_graph: Path, quantized_graph: Path) -> int:
 
 
 def fuse_products(graph: Path) -> int:
-    """Make one operator of each dynamic product and its rounding, and replace the graph's file.
+    """Fuse each dynamic product with the rounding of its activation, in the graph's file.
 
     ONNX Runtime's kernels of ARM with SME want weights whose zero points are 0.
 
     Returns:
-        The number of products that are one operator now.
+        The number of fused products.
     """
     model = onnx.load(graph)
     constants, makers = constants_of(model), makers_of(model)
@@ -168,12 +169,12 @@ def rewritten(
     nodes: Iterable[onnx.NodeProto],
     constants: Iterable[onnx.TensorProto],
 ) -> onnx.ModelProto:
-    """Return a graph of other nodes, in any order, without those and the constants not read.
+    """Return a graph with other nodes, in any order, without unread nodes and constants.
 
     Args:
         model: changed in place.
-        nodes: all of them. Of those with the same output, the first one counts.
-        constants: new ones. Of those with the same name, the graph's own among them, one counts.
+        nodes: all nodes. The first of several with the same output counts.
+        constants: new ones; a name, also one of the graph's own, counts once.
     """
     # it loads the optimizer, which most quantizations do not need
     from onnxruntime.transformers.onnx_model import OnnxModel
@@ -221,7 +222,7 @@ def _in_order(
 
 
 def _integers(quantized: onnx.ModelProto, activation: str, output: str) -> Integers | None:
-    """Return a product as it is quantized; None where it is not, or not dynamically."""
+    """Return a dynamically quantized product; None for any other."""
     between = nodes_between(quantized, [activation], [output])
     nodes = {node.op_type: node for node in between}
     if not {"DynamicQuantizeLinear", "MatMulInteger"} <= nodes.keys():
@@ -269,7 +270,7 @@ def _operator(
 
 @dataclass(frozen=True)
 class _Third:
-    """The part of an operator that is the query's, the key's or the value's."""
+    """The query's, the key's or the value's third of an operator."""
 
     weight: Array
     """(inputs, outputs)"""
@@ -282,10 +283,10 @@ class _Third:
 
 
 def in_plain_form(float_graph: Path, quantized_graph: Path, folder: Path) -> Path:
-    """Return a graph without such operators: the same one, or, where it has some, one in `folder`.
+    """Return a graph without these operators: the same file, or a new one in `folder`.
 
-    The structure is the float graph's; the integers, scales and biases are the operators'. So the
-    products can be compared with the float ones one by one, and a QAttention with all of its own.
+    The structure is that of the float graph; integers, scales and biases come from the operators.
+    Products can then be compared with the float ones one by one, and a QAttention with its three.
 
     Args:
         float_graph: what the other was made of.
@@ -293,7 +294,7 @@ def in_plain_form(float_graph: Path, quantized_graph: Path, folder: Path) -> Pat
         folder: where to write.
 
     Raises:
-        ModelError: an operator is of no attention of the float graph.
+        ModelError: an operator matches no attention of the float graph.
     """
     stored = onnx.load(quantized_graph, load_external_data=False).graph.node
     if not {FUSED_ATTENTION, FUSED_PRODUCT} & {node.op_type for node in stored}:
@@ -313,8 +314,8 @@ def in_plain_form(float_graph: Path, quantized_graph: Path, folder: Path) -> Pat
         made = rewritten(model, nodes, constants)
     except (KeyError, ValueError) as error:
         raise ModelError(
-            f"the operators of {quantized_graph} do not read what they should ({error}): the file "
-            "is damaged. Quantize the float graph again."
+            f"the operators of {quantized_graph} have wrong inputs ({error}): the file is damaged. "
+            "Quantize the float graph again."
         ) from None
     save_graph(made, folder / "plain.onnx", MOST_MB)
     return folder / "plain.onnx"
@@ -332,7 +333,7 @@ def _plain_product(operator: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
 def _plain(
     operator: onnx.NodeProto, floats: onnx.ModelProto, model: onnx.ModelProto
 ) -> tuple[list[onnx.NodeProto], list[onnx.TensorProto]]:
-    """Return the nodes that an operator stands for, and the constants of those that are new."""
+    """Return the nodes that an operator replaces, and their new constants."""
     rounding = makers_of(model)[operator.input[0]]
     starts = [rounding.input[0], *(entry.name for entry in floats.graph.input)]
     between = nodes_between(floats, starts, list(operator.output))
@@ -369,15 +370,15 @@ def _plain(
 def _assigned(
     thirds: Sequence[_Third], weights: Mapping[str, onnx.TensorProto]
 ) -> Mapping[str, _Third]:
-    """Return the product that each third is of, by its output: the nearest weights are its own.
+    """Return the product of each third, by its output: the one with the nearest weights.
 
     Raises:
-        ModelError: there are fewer products.
+        ModelError: there are fewer than three products.
     """
     if len(weights) < PRODUCTS_OF_ATTENTION:
         raise ModelError(
-            f"the float graph has {len(weights)} products where an attention is one operator, "
-            f"{PRODUCTS_OF_ATTENTION} are needed. Give the float graph that the other was made of."
+            f"the float graph has {len(weights)} products for a fused attention, which needs "
+            f"{PRODUCTS_OF_ATTENTION}. Give the float graph that it was quantized from."
         )
     floats = {name: numpy_helper.to_array(weight) for name, weight in weights.items()}
     errors = {}
@@ -394,7 +395,7 @@ def _assigned(
 def _dynamic(
     product: str, rounding: onnx.NodeProto, weight: str, scale: str, zero_point: str
 ) -> Iterator[onnx.NodeProto]:
-    """Yield a product by integers as scheme `dynamic` writes it.
+    """Yield the nodes of an integer product as scheme `dynamic` writes it.
 
     Args:
         product: the output.

@@ -23,7 +23,7 @@ from bertender.training.config import JudgedConfig, TrainingConfig
 from quantize.integers import AUTO, CALIBRATORS, TARGETS
 
 AUTO_SCHEME = "auto"
-"""Instead of a row's name: the first of CANDIDATES that passes."""
+"""Scheme that is the first of CANDIDATES that passes."""
 
 CALIBRATION = frozenset({"calibrator", "percentile", "calibration_texts"})
 SENSITIVITY = frozenset({"sensitivity", "sensitivity_texts"})
@@ -61,9 +61,9 @@ class Scheme:
 
     summary: str
     reads: frozenset[str] = frozenset()
-    """Settings that change something, besides those that all schemes read."""
+    """Settings that it reads besides SHARED."""
     then: tuple[Settings, ...] = (DYNAMIC, STATIC, MIXED)
-    """Schemes to try where it was refused: the first that was not tried just now."""
+    """Schemes to suggest after a refusal: the first that was not tried yet."""
     source: Kind = "onnx"
     """Kind of artifact that it starts from."""
     precision: str = "int8"
@@ -128,12 +128,12 @@ SCHEMES = Table(
 SENSITIVITIES = Table(
     "sensitivity",
     {
-        "leave-one-out": "what leaving one part in float wins of the loss",
-        "hessian-trace": "the loss's mean curvature by a part's weights",
-        "hessian-eigenvalue": "the loss's largest curvature by them",
+        "leave-one-out": "how much the loss falls when one part stays in float",
+        "hessian-trace": "mean curvature of the loss along a part's weights",
+        "hessian-eigenvalue": "largest curvature of the loss along a part's weights",
     },
 )
-"""Measures of how much each part of a model suffers from being quantized; see `sensitivity`."""
+"""How to measure what quantizing each part costs; see `sensitivity`."""
 
 BLOCK_SIZES = (16, 32, 64, 128, 256)
 """Numbers of values that share a 4-bit scale."""
@@ -156,8 +156,8 @@ def _one_of(allowed: Sequence[int], error: str) -> AfterValidator:
 
 KNOWN_BLOCK = _one_of(
     BLOCK_SIZES,
-    "there is no kernel for such blocks; allowed are {allowed}. Small blocks are nearer to the "
-    "float weights, large ones smaller.",
+    "no kernel has such blocks; allowed are {allowed}. Small blocks are nearer to the float "
+    "weights, large ones smaller.",
 )
 KNOWN_WEIGHT_BITS = _one_of(
     WEIGHT_BITS, "such weights are not packed; allowed are {allowed}. Scheme qat has 8."
@@ -175,9 +175,9 @@ def _readers(setting: str) -> list[str]:
 
 
 def _unread(setting: str) -> Rule[QuantizeConfig]:
-    """Return the rule that a setting is for the schemes that read it."""
+    """Return the rule that only schemes that read a setting may have it."""
     return Rule(
-        # of the schemes that are tried in turn, those that do not read it are skipped
+        # `auto` skips the schemes that do not read it
         lambda config: config.scheme not in (AUTO_SCHEME, *_readers(setting)),
         lambda config: (
             f"scheme {config.scheme!r} does not read it; {' or '.join(_readers(setting))} does. "
@@ -198,7 +198,7 @@ def _dynamic_elsewhere(config: QuantizeConfig) -> str:
 
 def _why_all_are_skipped(config: QuantizeConfig) -> str:
     reasons = " ".join(f"{each.scheme} is skipped: {each.skipped}" for each in candidates(config))
-    return f"no scheme that is tried by default reads all of your settings. {reasons}"
+    return f"no scheme of auto reads all of your settings. {reasons}"
 
 
 RULES: Mapping[str, Rule[QuantizeConfig]] = {
@@ -233,8 +233,7 @@ RULES: Mapping[str, Rule[QuantizeConfig]] = {
     ),
     "fused attention in another runtime": Rule(
         lambda config: config.fused_attention and not RUNTIMES[config.runtime].own_operators,
-        "it has no attention of 8 bits as one operator. Leave it out, or leave --fused-attention "
-        "out.",
+        "it has no 8-bit attention operator. Leave it out, or leave --fused-attention out.",
         frozenset({"runtime"}),
     ),
     "dynamic scales in another runtime": Rule(
@@ -337,7 +336,7 @@ class QuantizeConfig(GateConfig, TrainingConfig, JudgedConfig):
         description="texts to train on are truncated to so many tokens; the model's by default",
     )
     target: Annotated[str, TARGETS.validator(AUTO)] = Field(
-        AUTO, description=f"the machine that will serve: {AUTO} (this one), {', '.join(TARGETS)}"
+        AUTO, description=f"the machine that serves: {AUTO} (this one), {', '.join(TARGETS)}"
     )
     runtime: RuntimeName = Field(
         DEFAULT_RUNTIME,
@@ -362,7 +361,8 @@ class QuantizeConfig(GateConfig, TrainingConfig, JudgedConfig):
     )
     sensitivity: Annotated[str, SENSITIVITIES.validator()] = Field(
         "leave-one-out",
-        description="what mixed and four-bit return first, and what has more bits in q-bert: "
+        description="measure that picks the parts that mixed and four-bit return, and the weights "
+        "with more bits in q-bert: "
         f"{', '.join(SENSITIVITIES)}",
     )
     sensitivity_texts: int = Field(
@@ -395,8 +395,8 @@ class QuantizeConfig(GateConfig, TrainingConfig, JudgedConfig):
     )
     fused_attention: bool = Field(
         False,
-        description="make one operator, which ONNX Runtime alone has, of each attention that its "
-        "optimizer finds: faster for single texts on some CPUs",
+        description="fuse each attention that ONNX Runtime's optimizer finds into one of its "
+        "operators: faster for single texts on some CPUs",
     )
     soft_labels: float = Field(
         1.0, ge=0, description="weight of the float model's logits next to the labels in training"
@@ -407,7 +407,7 @@ class QuantizeConfig(GateConfig, TrainingConfig, JudgedConfig):
         "fp32",
         description="precision to train in; bf16 has hardly more digits than 8-bit steps",
     )
-    seed: int = Field(0, ge=0, description="which texts are drawn, and the order of training")
+    seed: int = Field(0, ge=0, description="seed of the drawn texts and of the training order")
     scheme: Annotated[str, SCHEMES.validator(AUTO_SCHEME)] = Field(
         AUTO_SCHEME,
         description="how to choose scales: a row of `bertender schemes`, or auto, which tries "
@@ -427,7 +427,7 @@ class QuantizeConfig(GateConfig, TrainingConfig, JudgedConfig):
         return filled
 
     def reads(self, *settings: str) -> bool:
-        """Return whether the scheme reads all of some settings; that is not known of `auto`."""
+        """Return whether the scheme reads all of some settings; False for `auto`."""
         return self.scheme in SCHEMES and SCHEMES[self.scheme].reads.issuperset(settings)
 
     @property
@@ -448,7 +448,7 @@ class QuantizeConfig(GateConfig, TrainingConfig, JudgedConfig):
 
     @property
     def graph_precision(self) -> str:
-        """Row of the gate's TOLERANCES; a scheme that is chosen on the way has 8 bits."""
+        """Row of the gate's TOLERANCES; int8 for `auto`."""
         if self.scheme == AUTO_SCHEME:
             return "int8"
         return SCHEMES[self.scheme].precision.format_map(dict(self))
@@ -456,11 +456,11 @@ class QuantizeConfig(GateConfig, TrainingConfig, JudgedConfig):
 
 @dataclass(frozen=True)
 class Candidate:
-    """A row of CANDIDATES with the settings of a user."""
+    """A row of CANDIDATES with the user's settings."""
 
     config: QuantizeConfig
     skipped: str = ""
-    """Why it is not tried; empty where it is."""
+    """Why it is skipped; empty where it is tried."""
 
     @property
     def scheme(self) -> str:

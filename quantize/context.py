@@ -57,7 +57,7 @@ class Batches:
     def __post_init__(self) -> None:
         if not self.examples:
             raise DataError(
-                "no texts to calibrate on, and at least 1 is needed: the task has no training "
+                "no texts to calibrate on, at least 1 is needed: the task has no training "
                 "examples. Give a task with some, by --task or --train."
             )
 
@@ -67,7 +67,7 @@ class Batches:
             yield self.encode([self.examples[row] for row in bucket])
 
     def of_two_lengths(self) -> Batch:
-        """Return the longest text and its first word: batches are of like lengths otherwise."""
+        """Return the longest text and its first word, as a batch of mixed lengths."""
         longest = max(self.examples, key=word_count)
         shortest, _ = self.problem.edge_examples([longest], 1)
         return self.encode([longest, shortest])
@@ -78,8 +78,7 @@ def observed(
 ) -> Iterator[Mapping[str, FloatArray]]:
     """Yield, for each batch, the values of some tensors of a graph where there is text.
 
-    What a model computes in padding is never read. Nothing of a batch is stored, so that memory is
-    bounded by one batch whatever the number of texts.
+    Values in padding are left out. One batch is in memory at a time.
     """
     names = list(dict.fromkeys(tensors))
     with TemporaryDirectory() as folder:
@@ -129,14 +128,14 @@ class Written:
     """Bits of weights that are stored with fewer than 8 and multiplied in 8, by node."""
     tables_of_4_bits: int | None = None
     fused_attentions: int | None = None
-    """Attentions that are one operator, where that was asked for."""
+    """Number of fused attentions; None where `fused_attention` is off."""
     sensitivity: SensitivityFindings | None = None
     """Findings where parts may return to float."""
     training: TrainingFindings | None = None
     reference: Classifier | None = None
-    """Reference that the graph must agree with, where that is not the source."""
+    """Reference that the graph must agree with; None for the source."""
     float_graph: Path | None = None
-    """Graph that its products are compared with, where that is not the float graph."""
+    """Graph that its products are compared with; None for the float graph."""
     score: float | None = None
     """Score on the validation texts, where the scheme needed it."""
     tolerance: str | None = None
@@ -173,7 +172,7 @@ class QuantizationContext:
 
     @property
     def float_nodes(self) -> dict[str, str]:
-        """Nodes that remain in float with every scheme, by a setting or by necessity -> why."""
+        """Nodes that stay in float with every scheme -> why."""
         tables = self.inventory.tables if self.config.no_embeddings else ()
         return {**self.inventory.float_nodes, **dict.fromkeys(tables, "left by --no-embeddings")}
 
@@ -209,7 +208,7 @@ class QuantizationContext:
         return self.score_of(self.opened(graph))
 
     def drop(self, score: float) -> float:
-        """Return the points lost, rounded so that half a point is not more than half a point."""
+        """Return the points lost, rounded so that 0.5 is not above a bound of 0.5."""
         return round(100 * (self.score_before - score), 6)
 
     def held_out_scores(self, graph: Path, score: float) -> ScoreFindings:
@@ -247,10 +246,9 @@ class Writer:
     """Writes the graph of a row of SCHEMES."""
 
     def check(self, model: PreTrainedModel) -> None:
-        """Raise ModelError where a torch model, or its graph, cannot be quantized so.
+        """Raise ModelError where the scheme cannot quantize a torch model, or its graph.
 
-        A step that starts from a graph finds that in the graph; the plan of a recipe has the model
-        alone.
+        For the plan of a recipe, which has the model before there is a graph.
         """
 
     def write(self, context: QuantizationContext, target: Path) -> Written:

@@ -1,14 +1,14 @@
 """Schemes `four-bit` and `four-bit-embeddings`: weights and tables of 4 bits in groups, for size.
 
-Shen et al. 2020 (Q-BERT, arXiv 1909.05840) give groups of weights a range each. Of a product, a
-group is `block_size` inputs of one output. Activations come and go in float; while it multiplies,
-ONNX Runtime's MatMulNBits rounds them to 8 bits in groups of their own where the CPU has kernels
-for that. With `max_drop`, the parts that suffer most go back to 8 bits.
+Shen et al. 2020 (Q-BERT, arXiv 1909.05840) give groups of weights a range each. A group of a
+product is `block_size` inputs of one output. Activations are float; inside MatMulNBits, ONNX
+Runtime rounds them to 8 bits in groups where the CPU has kernels for that. With `max_drop`, the
+most sensitive parts return to 8 bits.
 
-Half of a small encoder's bytes are its embedding table, of which a text looks up a few rows. So
-fewer bits cost no time there, while products of 4 bits do. The paper finds embeddings more
-sensitive than other weights, and positions more than tokens: so some values of a row (`block_size`)
-have a scale of their own, the one with the least squared error, and small tables have 8 bits.
+Half of a small encoder's bytes are its embedding table, of which a text looks up a few rows: 4 bits
+cost no time there, unlike in products. The paper finds embeddings more sensitive than other
+weights, and positions more than tokens. So each `block_size` values of a row have their own scale,
+the one with the least squared error, and small tables keep 8 bits.
 """
 
 from __future__ import annotations
@@ -38,19 +38,18 @@ COMPUTE_IN_INT8 = 4
 LEAST, MOST = -8, 7
 """Of the integers of 4 bits."""
 WORTHWHILE = 0.5
-"""Share of the largest table's values from which on a table gets 4 bits: every text reads the same
-rows of small ones (positions, segments), whose error adds up, and they weigh little. Positions are
-a tenth of a vocabulary that was cut to 5,000 tokens."""
+"""A table gets 4 bits from this share of the largest table's values on. Every text reads the same
+rows of small tables (positions, segments), so their errors add up, and they have few bytes.
+Positions are a tenth of a vocabulary that was cut to 5,000 tokens."""
 CLIPPED = np.linspace(LEAST / -MOST, 0.5, 25)
-"""Shares of a group's largest value to clip at, that are tried. From the first one on both signs
-have it; at 1 the sign that has one integer more does."""
+"""Shares of a group's largest value that are tried as clipping bounds."""
 
 
 class FourBit(Writer):
     """Products with weights of 4 bits, all else of 8."""
 
     def check(self, model: PreTrainedModel) -> None:
-        if model.config.num_hidden_layers == 0:  # it has a product for a whole text alone
+        if model.config.num_hidden_layers == 0:  # its only products are of whole texts
             raise ModelError(
                 f"a {model.config.model_type!r} model has no layers, so that its graph has no "
                 "product whose weights can have 4 bits. Use --scheme dynamic."
@@ -58,11 +57,11 @@ class FourBit(Writer):
 
     def write(self, context: QuantizationContext, target: Path) -> Written:
         products = context.inventory.products
-        candidates = [each.node for each in products if not each.is_gemm]  # which has no such form
+        candidates = [each.node for each in products if not each.is_gemm]  # MatMulNBits has no bias
         if not candidates:
             raise ModelError(
-                f"{context.source.path} has no product whose weights can have 4 bits: 0 of "
-                f"{len(products)} are without a bias of their own. Use --scheme dynamic."
+                f"{context.source.path} has no product whose weights can have 4 bits: all "
+                f"{len(products)} have a bias of their own. Use --scheme dynamic."
             )
 
         def write(graph: Path, eight_bits: Sequence[str]) -> Written:
@@ -75,14 +74,14 @@ class FourBit(Writer):
 
 
 def write_products(context: QuantizationContext, target: Path, four_bits: Sequence[str]) -> Written:
-    """Write a graph with 4 bits for some products, and 8 for all else."""
+    """Write a graph with 4 bits for some products, and 8 for the rest."""
     inventory = context.inventory
     others = [each.node for each in inventory.products if each.node not in four_bits]
     nodes = [*others, *inventory.lstms, *context.tables]
     quantize_nodes(context.graph, target, nodes, context.target.weights)
     if four_bits:
         with quiet_tools():
-            # it loads packages that other schemes do not need
+            # imported here: it loads packages that other schemes do not need
             from onnxruntime.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer
 
             quantizer = MatMulNBitsQuantizer(
@@ -134,12 +133,12 @@ def large_tables(context: QuantizationContext) -> dict[str, str]:
 def in_groups(table: FloatArray, size: int) -> tuple[npt.NDArray[np.int8], FloatArray]:
     """Return a table (rows, width) in integers of 4 bits, and its scales (rows, groups).
 
-    Of several scales, a group has the one with the least squared error.
+    Each group has the tried scale with the least squared error.
     """
     rows, width = table.shape
     padded = np.pad(table, ((0, 0), (0, -width % size))).reshape(rows, -1, size)
     lowest, highest = padded.min(axis=-1), padded.max(axis=-1)
-    # the side of the larger value has the integer more
+    # the sign of the largest value gets the extra integer
     largest = np.where(-lowest > highest, lowest, highest)
     scales = np.ones_like(largest)
     least = np.full_like(largest, np.inf)

@@ -1,4 +1,4 @@
-"""Graphs: what of them can be quantized, sub-graphs cut out of them, and their inner tensors."""
+"""ONNX graphs: what can be quantized, sub-graphs, and inner tensors."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ BETWEEN_ACTIVATIONS = (
     "both sides are activations (attention scores and contexts), whose rounding errors multiply"
 )
 IN_DOUBLE = {"MatMulInteger": (0, 1), "MatMul": (0, 1), "Gemm": (0, 1, 2)}
-"""Operator -> the inputs that become float64. Integer ones have their zero points taken off."""
+"""Operator -> the inputs that become float64; integers without their zero points."""
 ROUNDS = frozenset({"DynamicQuantizeLinear", "DequantizeLinear"})
 """Operators that compute a rounded activation."""
 
@@ -57,11 +57,11 @@ class Product:
     """It adds its bias itself."""
 
     def module(self, known: Container[str]) -> str:
-        """Return where the product sits in the PyTorch model, as the exporter writes into names.
+        """Return the path of the product's module in the PyTorch model, from its name.
 
         Args:
-            known: the paths of the model's modules; one that runs more than once has a number in
-                the graph that the module has not.
+            known: paths of the model's modules; a module that runs more than once gets a number in
+                the graph.
         """
         path = self.node.strip("/").rpartition("/")[0].replace("/", ".")
         return path if path in known else REPEATED.sub("", path)
@@ -76,14 +76,14 @@ class Inventory:
     """Look-ups in float tables: node -> the table's name."""
     lstms: tuple[str, ...]
     of_constants: tuple[Product, ...]
-    """Products of two constants. One whose weight another product has too (a DeBERTa's keys of
-    positions, with `share_att_key`) reads it as that was rounded."""
+    """Products of two constants. One that shares its weight with another product (a DeBERTa's keys
+    of positions, with `share_att_key`) reads the rounded weight."""
     float_nodes: Mapping[str, str]
     """Products that remain in float with every scheme -> why."""
 
 
 def take_inventory(path: Path) -> Inventory:
-    """Read what a graph is made of.
+    """Read the quantizable parts of a graph.
 
     Raises:
         ModelError: there is nothing to quantize.
@@ -142,12 +142,12 @@ def constants_of(model: onnx.ModelProto) -> dict[str, onnx.TensorProto]:
 
 
 def makers_of(model: onnx.ModelProto) -> dict[str, onnx.NodeProto]:
-    """Return the nodes of a graph by the tensors that they compute."""
+    """Return the nodes of a graph by their outputs."""
     return {name: node for node in model.graph.node for name in node.output}
 
 
 def replace_nodes(model: onnx.ModelProto, nodes: Iterable[onnx.NodeProto]) -> None:
-    """Give a graph other nodes, in their order, in place."""
+    """Replace the nodes of a graph, in place and in order."""
     made = list(nodes)
     del model.graph.node[:]
     model.graph.node.extend(made)
@@ -159,7 +159,7 @@ def nodes_between(
     """Return the nodes that compute `ends` from `starts` and constants, in order.
 
     Raises:
-        ModelError: an end depends on more than `starts`.
+        ModelError: an end depends on other inputs than `starts`.
     """
     nodes = model.graph.node
     makers = {name: place for place, node in enumerate(nodes) for name in node.output}
@@ -173,7 +173,7 @@ def nodes_between(
         if name not in makers:
             raise ModelError(
                 f"{', '.join(ends)} cannot be computed from {', '.join(starts)} alone: {name!r} is "
-                "read too. Quantize the graph of a `bertender export` again."
+                "an input too. Quantize the graph of a `bertender export` again."
             )
         places.add(makers[name])
         wanted += nodes[makers[name]].input
@@ -185,18 +185,18 @@ def subgraph(
 ) -> onnx.ModelProto:
     """Return the part of a graph that computes `ends` from `start` and constants.
 
-    ONNX Runtime fuses it as it fuses the whole, so that a product can be run by the kernels that
-    will serve it, on inputs of one's choice.
+    ONNX Runtime fuses it as it fuses the whole graph, so that a product runs in its serving kernels
+    on chosen inputs.
 
     Args:
         model: a whole graph, its weights in memory.
         start: the tensor that becomes the input.
         ends: the tensors that become the outputs.
-        shape: of `start`; names stand for what varies.
+        shape: of `start`; names are dynamic axes.
         kind: its element type, of TensorProto.
 
     Raises:
-        ModelError: an end depends on more than `start`.
+        ModelError: an end depends on other inputs than `start`.
     """
     constants = constants_of(model)
     nodes = nodes_between(model, [start], ends)
@@ -215,8 +215,8 @@ def open_subgraph(part: onnx.ModelProto, *, optimize: bool = True) -> Run:
     """Open a sub-graph with ONNX Runtime on this CPU, to run it more than once.
 
     Returns:
-        The function from values of its input to its outputs. It raises ModelError where it cannot
-        be run on them, as where a table is looked up beyond its end.
+        A function from input values to outputs. It raises ModelError where the graph fails on them,
+        as for a look-up beyond the end of a table.
     """
     start = part.graph.input[0].name
     session = open_session(part.SerializeToString(), left_out=LEFT_OUT if optimize else None)
@@ -226,8 +226,8 @@ def open_subgraph(part: onnx.ModelProto, *, optimize: bool = True) -> Run:
             return list(session.run(None, {start: values}))
         except Exception as error:  # its exception classes share no public base
             raise ModelError(
-                f"what is computed from {start!r} alone cannot be run on {values.shape[0]} rows: "
-                f"{error}. The graph is damaged there: export and quantize it again."
+                f"the graph behind {start!r} cannot be run on {values.shape[0]} rows: {error}. The "
+                "graph is damaged there: export and quantize it again."
             ) from None
 
     return run
@@ -239,9 +239,9 @@ def run_subgraph(part: onnx.ModelProto, values: Array, *, optimize: bool = True)
 
 
 def rounded_activation(part: onnx.ModelProto) -> onnx.ModelProto | None:
-    """Return a sub-graph of what rounding leaves of the input before integer products.
+    """Return a sub-graph that computes the rounded input of integer products.
 
-    None where no product rounds it. To be run without optimization.
+    None where no product rounds it. Run it without optimization.
     """
     makers = makers_of(part)
     for product in (node for node in part.graph.node if node.op_type in IN_DOUBLE):
@@ -262,7 +262,7 @@ def rounded_activation(part: onnx.ModelProto) -> onnx.ModelProto | None:
 
 
 def static_activation(part: onnx.ModelProto) -> tuple[float, str] | None:
-    """Return the scale of a sub-graph's QuantizeLinear and its type of integers, if it has one."""
+    """Return the scale and integer type of a sub-graph's QuantizeLinear, if it has one."""
     constants = constants_of(part)
     for node in part.graph.node:
         if node.op_type == "QuantizeLinear":
@@ -274,7 +274,7 @@ def static_activation(part: onnx.ModelProto) -> tuple[float, str] | None:
 def in_float64(part: onnx.ModelProto) -> onnx.ModelProto:
     """Return a sub-graph whose products are computed in float64, where sums of integers are exact.
 
-    To be run without optimization, which would fuse what remains into products of integers.
+    Run it without optimization, which would fuse it into integer products again.
     """
     made = onnx.ModelProto()
     made.CopyFrom(part)

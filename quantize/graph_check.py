@@ -1,9 +1,9 @@
-"""Checks of a quantized graph but for its products: kernels, float nodes, fused attention.
+"""Checks of a quantized graph besides its products: kernels, float nodes, fused attention.
 
-The float graph runs once more, on what the products and tables of the quantized one gave: each
-part between two products is so compared alone, and rounding does not grow from layer to layer. A
-mask that is ignored, a position off by one, token types that are dropped or another GELU are found
-here, where they sit; in the logits they are lost among the errors of 8 bits.
+The float graph runs again on the outputs of the quantized products and tables: each part between
+two products is compared alone, and rounding errors do not grow from layer to layer. This locates an
+ignored mask, a position off by one, dropped token types or another GELU, which 8-bit errors would
+hide in the logits.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ from quantize.product_check import NO_RANGES, compare_products, find_parts, samp
 PROBED_TEXTS = 64
 """Training texts on whose activations each product is checked."""
 TOLERATED = 1e-5
-"""Of `relative_difference`, where nothing was rounded. Between two products of a 6 x 384 encoder
-sums in another order differ by 3e-7 at most."""
+"""Largest `relative_difference` of unrounded tensors. Sums in another order between two products of
+a 6 x 384 encoder differ by 3e-7 at most."""
 SHOWN = 5
 NOT_EXECUTED = frozenset({"Const", "Input", "Output"})
 MULTIPLIES = ("FullyConnected", "MatMul")
@@ -56,7 +56,7 @@ MULTIPLIES = ("FullyConnected", "MatMul")
 
 
 class Kernels:
-    """The operators that ONNX Runtime really runs after it has opened a quantized graph."""
+    """The operators that ONNX Runtime runs of a quantized graph, after its fusions."""
 
     integer_products: Mapping[str, int] = {
         "DynamicQuantizeLSTM": 1,
@@ -68,7 +68,7 @@ class Kernels:
         "QGemm": 1,
         "QLinearMatMul": 1,
     }
-    """Operators that multiply by integer weights -> the products that one has"""
+    """Operators that multiply by integer weights -> products in each"""
 
     def operators(self, graph: Path) -> Mapping[str, int]:
         """Count the operators of a graph as it is run on this CPU, after all fusions."""
@@ -139,17 +139,17 @@ def check_kernels(actual: dict[str, int], wanted: int, runtime: str = DEFAULT_RU
     running = sum(count * products.get(name, 0) for name, count in actual.items())
     if running < wanted:
         raise GateError(
-            f"{wanted} products were quantized and {title} runs {running} of them in integers; "
-            "all are required. The others would be turned back into floats for each batch, slower "
-            "than before. Its version may lack a fusion: install the one of constraints.txt, or "
-            "use another --scheme."
+            f"{wanted} products were quantized, and {title} runs only {running} of them in "
+            "integers. The others would be turned back into floats for each batch, slower than "
+            "before. Its version may lack a fusion: install the one of constraints.txt, or use "
+            "another --scheme."
         )
     return running
 
 
 @dataclass(frozen=True)
 class TensorDifference:
-    """A tensor of a quantized graph, and how far it is from what it should be."""
+    """A tensor of a quantized graph, and its difference from the expected one."""
 
     tensor: str
     difference: float
@@ -169,14 +169,14 @@ def largest(differences: Iterable[tuple[str, float]]) -> tuple[TensorDifference,
 
 
 def run_with(session: Any, known: Mapping[str, Array], names: Iterable[str]) -> dict[str, Array]:
-    """Return some tensors of a graph by name, with all that is known already."""
+    """Return some tensors of a graph by name, reusing known ones."""
     asked = [name for name in dict.fromkeys(names) if name not in known]
     inputs = {node.name: known[node.name] for node in session.get_inputs()}
     return {**known, **dict(zip(asked, session.run(asked, inputs), strict=True))}
 
 
 def relative_difference(actual: Array, wanted: Array) -> float:
-    """Return the root mean square of the differences over that of the values."""
+    """Return the root mean square of the differences, relative to that of the values."""
     actual, wanted = actual.astype(np.float64), wanted.astype(np.float64)
     size = float(np.sqrt(np.square(wanted).mean()))
     return float(np.sqrt(np.square(actual - wanted).mean())) / (size or 1.0)
@@ -184,7 +184,7 @@ def relative_difference(actual: Array, wanted: Array) -> float:
 
 @dataclass(frozen=True)
 class _FloatNodes:
-    """The float graph without its quantized nodes: what those gave is read as input."""
+    """The float graph without its quantized nodes, whose outputs are its inputs."""
 
     model: onnx.ModelProto
     produced: tuple[str, ...]
@@ -222,23 +222,22 @@ def compare_float_nodes(
 
 
 def check_float_nodes(findings: Sequence[TensorDifference]) -> None:
-    """Raise GateError where something besides the products differs from the float graph."""
+    """Raise GateError where tensors between the products differ from the float graph."""
     beyond = [each for each in findings if not each.is_tolerated]
     if beyond:
         listed = "; ".join(f"{each.tensor}: {each.difference:.2g}" for each in beyond[:SHOWN])
         raise GateError(
-            f"{len(beyond)} of {len(findings)} tensors between quantized products are not what "
-            f"the float graph computes from the same products, off by more than {TOLERATED:g} of "
-            f"their size. {listed}. Something besides the products was changed: quantize the graph "
-            "of `bertender export` again."
+            f"{len(beyond)} of {len(findings)} tensors between quantized products differ from the "
+            f"float graph by more than {TOLERATED:g} of their size. {listed}. More than the "
+            "products was changed: quantize the graph of `bertender export` again."
         )
 
 
 def _float_nodes(float_graph: Path, quantized: onnx.ModelProto) -> _FloatNodes:
-    """Take the parts out of a float graph that are others in the quantized one.
+    """Cut the quantized parts out of a float graph.
 
     Raises:
-        ModelError: the quantized graph has no tensor of a name, so that it is of another one.
+        ModelError: the quantized graph lacks a tensor: it is of another float graph.
     """
     inventory, floats = take_inventory(float_graph), onnx.load(float_graph)
     # of products of constants the weight may be that of a quantized product
@@ -265,8 +264,8 @@ def _float_nodes(float_graph: Path, quantized: onnx.ModelProto) -> _FloatNodes:
     known = {entry.name for entry in quantized.graph.input} | makers.keys()
     if lacking := [name for name in (*produced, *asked.values()) if name not in known]:
         raise ModelError(
-            f"the quantized graph has no tensor {lacking[0]!r}, which the float graph computes "
-            f"({len(lacking)} are missing). Give the float graph that it was made of."
+            f"the quantized graph lacks the tensor {lacking[0]!r} of the float graph "
+            f"({len(lacking)} are missing). Give the float graph that it was made from."
         )
     names, inputs = {node.name for node in changed}, {entry.name for entry in floats.graph.input}
     replace_nodes(floats, [node for node in floats.graph.node if node.name not in names])
@@ -282,7 +281,7 @@ def _float_nodes(float_graph: Path, quantized: onnx.ModelProto) -> _FloatNodes:
 
 
 def _signatures(model: onnx.ModelProto) -> Iterator[tuple[Any, ...]]:
-    """Yield of each node what it reads, and what of this is a constant.
+    """Yield each node's inputs, and those of them that are constants.
 
     A weight that another product shares is computed in the quantized graph, under its old name.
     """
@@ -294,10 +293,10 @@ def _signatures(model: onnx.ModelProto) -> Iterator[tuple[Any, ...]]:
 def compare_attentions(
     plain_graph: Path, graph: Path, batches: Batches
 ) -> tuple[TensorDifference, ...]:
-    """Compare each attention that is one operator with the same in ONNX's own operators.
+    """Compare each fused attention with the same in standard ONNX operators.
 
-    Each operator runs alone, on the activation that the plain graph has there. Both multiply the
-    same integers, so that only the order in which floats are added differs.
+    Each operator runs alone, on the activation of the plain graph. Both multiply the same integers;
+    only the order of float sums differs.
 
     Args:
         plain_graph: of `in_plain_form`.
@@ -331,19 +330,19 @@ def compare_attentions(
 
 
 def check_attentions(findings: Sequence[TensorDifference]) -> None:
-    """Raise ModelError where an operator computes something else; no other scheme mends that."""
+    """Raise ModelError where a fused attention is wrong, which no other scheme mends."""
     beyond = [each for each in findings if not each.is_tolerated]
     if beyond:
         worst = max(beyond, key=lambda each: each.difference)
         raise ModelError(
-            f"{len(beyond)} of {len(findings)} attentions compute something else as one operator: "
-            f"{worst.tensor} has a relative difference of {worst.difference:.2g}, allowed is "
-            f"{TOLERATED:g}. Leave --fused-attention out."
+            f"{len(beyond)} of {len(findings)} fused attentions are wrong: {worst.tensor} has a "
+            f"relative difference of {worst.difference:.2g}, allowed is {TOLERATED:g}. Leave "
+            "--fused-attention out."
         )
 
 
 def _operators_alone(model: onnx.ModelProto, activations: Mapping[str, str]) -> onnx.ModelProto:
-    """Return a graph of the operators alone, which reads their activations."""
+    """Return a graph of the operators alone, whose inputs are their activations."""
     starts = dict.fromkeys(activations.values())
     inputs = list(model.graph.input)
     nodes = nodes_between(model, [*starts, *(each.name for each in inputs)], [*activations])
@@ -360,9 +359,9 @@ def _operators_alone(model: onnx.ModelProto, activations: Mapping[str, str]) -> 
 
 
 def float_source(reference: Artifact, candidate: Artifact) -> Artifact | None:
-    """Return the float graph that a candidate was quantized from, or None where it is missing.
+    """Return the float graph that a candidate was quantized from; None where it is missing.
 
-    It is the reference itself, or an export of it among the candidate's ancestors.
+    This is the reference itself, or an export of it among the candidate's ancestors.
     """
     if candidate.card.kind != "onnx" or candidate.card.stage != "quantize":
         return None
@@ -377,7 +376,7 @@ def float_source(reference: Artifact, candidate: Artifact) -> Artifact | None:
 def failures_if_quantized(
     reference: Artifact, candidate: Artifact, task: Task
 ) -> tuple[str, ...] | None:
-    """Return the faults of a quantized graph against the float graph that it was made of.
+    """Return the faults of a quantized graph against its float graph.
 
     None without such a graph: the artifact is not quantized, or was made from another graph than
     the reference's. Logits alone do not show a scale that is a tenth too large in one product of
@@ -388,7 +387,7 @@ def failures_if_quantized(
 
 
 def graph_failures(floats: Artifact, candidate: Artifact, task: Task) -> tuple[str, ...]:
-    """Return every product, table or tensor between them that is not what the float graph has.
+    """Return each product, table or tensor between them that differs from the float graph.
 
     Args:
         floats: the `float_source` of the candidate.

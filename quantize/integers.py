@@ -1,9 +1,9 @@
-"""Integers that stand for real numbers: their scale, the machines that they suit, where to clip.
+"""Affine quantization: integer types, scales, target machines, and calibrators.
 
     real = scale * (integer - zero_point)    (Jacob et al. 2018, arXiv 1712.05877, eq. 1)
 
-ONNX Runtime computes the same from the same range when it writes a graph; `affine` serves the
-choice of the range, and the fake quantization that is trained with.
+ONNX Runtime computes the same when it writes a graph; `affine` is for calibration and for the fake
+quantization of training.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ from bertender.models.runtimes import DEFAULT_RUNTIME, RUNTIMES, saturates
 
 FloatArray = npt.NDArray[np.floating[Any]]
 Range = tuple[float, float]
-"""The least and the largest number that a tensor is quantized to."""
+"""The smallest and the largest number of a quantized tensor."""
 
 LEAST_SCALE = float(np.finfo(np.float32).tiny)
 TRIED_SHARES = np.linspace(1.0, 0.02, 50)
-"""Of each end of the range that was seen, the widest first, which wins a tie."""
+"""Shares of each end of the seen range that are tried; the widest first, which wins a tie."""
 ALMOST_NOTHING = 1e-12
 RANGES_AT_ONCE = 50
-"""To try: what is computed of them stays in the CPU's cache."""
+"""Ranges that are tried at once: their values stay in the CPU's cache."""
 
 
 @dataclass(frozen=True)
 class Integers:
-    """A row of INTEGERS: which integers stand for numbers."""
+    """A row of INTEGERS: an integer type and its range."""
 
     lowest: int
     highest: int
     symmetric: bool = False
-    """0 is 0: the range is as wide below it as above."""
+    """The zero point is 0, and the range is as wide below 0 as above."""
 
 
 INTEGERS: Mapping[str, Integers] = {
@@ -71,7 +71,7 @@ class Affine:
         return (integers.astype(np.float64) - self.zero_point) * self.scale
 
     def rounded(self, values: FloatArray) -> npt.NDArray[np.float64]:
-        """Return values after a round trip."""
+        """Return values after quantizing and dequantizing."""
         return self.real(self.quantized(values))
 
 
@@ -79,12 +79,12 @@ def affine(low: float, high: float, integers: Integers) -> Affine:
     """Return the scale and zero point with which the integers span a range.
 
     Args:
-        low: least number; a range above 0 is widened to begin there, so that 0 is exact.
+        low: smallest number; a range above 0 is widened to 0, so that 0 is exact.
         high: largest number; likewise.
         integers: a row of INTEGERS.
 
     Raises:
-        ValueError: the range is not a range.
+        ValueError: the range ends below its start.
     """
     if not low <= high:
         raise ValueError(f"a range from {low} to {high}; its end must not be below its start")
@@ -101,12 +101,12 @@ def affine(low: float, high: float, integers: Integers) -> Affine:
 
 @dataclass(frozen=True)
 class Target:
-    """A row of TARGETS: which integers suit the machine that will serve.
+    """A row of TARGETS: the integers of a serving machine.
 
-    8-bit products are added up in 32 bits where the CPU has instructions for that (VNNI, AMX, the
-    dot products of ARM). Elsewhere x86 adds pairs of them in 16 bits first, which saturate: wrong
-    outputs, without an error. ONNX Runtime, as bertender opens it, takes slower and exact
-    instructions there where weights have more than 7 bits; others do not, by default.
+    CPUs with VNNI, AMX or ARM's dot products add 8-bit products in 32 bits. Other x86 adds pairs of
+    them in 16 bits first, which saturate: wrong outputs, without an error. ONNX Runtime, as
+    bertender opens it, uses slower, exact instructions there for weights of more than 7 bits; other
+    runtimes do not by default.
     """
 
     summary: str
@@ -115,9 +115,9 @@ class Target:
     weights: str = "int8-symmetric"
     """A row of INTEGERS."""
     fused_products: bool = False
-    """Its kernels want one operator of a dynamic product and the rounding of its activation."""
+    """Its kernels need a dynamic product and the rounding of its activation in one operator."""
     refused: str = ""
-    """Why nothing is quantized for it; empty where that is sound."""
+    """Why nothing is quantized for it; empty where quantizing helps."""
 
     @property
     def has_8_bit_weights(self) -> bool:
@@ -149,10 +149,10 @@ TARGETS = Table(
 
 
 def target_of(name: str, machine: Environment | None = None) -> tuple[str, Target]:
-    """Return a row of TARGETS with its name; for "auto", that of a machine, by default this one.
+    """Return a row of TARGETS with its name; for "auto", the machine's, by default this one's.
 
     Raises:
-        ModelError: an 8-bit model would be slower there than the one it is made of.
+        ModelError: an 8-bit model would be slower there than its float model.
     """
     chosen = _suited_to(machine or environment()) if name == AUTO else name
     target = TARGETS[chosen]
@@ -164,7 +164,7 @@ def target_of(name: str, machine: Environment | None = None) -> tuple[str, Targe
 def runs_here(
     name: str, runtime: str = DEFAULT_RUNTIME, machine: Environment | None = None
 ) -> bool:
-    """Return whether a machine, by default this one, computes graphs of a target as that does.
+    """Return whether a machine, by default this one, computes a target's graphs as the target does.
 
     Args:
         name: a row of TARGETS.
@@ -180,10 +180,10 @@ def runs_here(
 
 
 def check_exact(name: str, runtime: str) -> None:
-    """Check that this CPU adds a target's products exactly in a runtime, so that gates can judge.
+    """Raise where this CPU would add a target's products wrongly, so that gates could not judge.
 
     Raises:
-        ModelError: it would add them wrongly.
+        ModelError: its sums saturate.
     """
     if saturates() and not RUNTIMES[runtime].exact_on_x86 and TARGETS[name].has_8_bit_weights:
         raise ModelError(
@@ -220,7 +220,7 @@ class Histogram:
 
     @cached_property
     def moments(self) -> npt.NDArray[np.float64]:
-        """Sums of the values below each bin, to the powers of 0, 1 and 2: (3, bins + 1)."""
+        """Sums of the values below each bin to the powers 0, 1 and 2: (3, bins + 1)."""
         powers = self.centers ** np.arange(3)[:, None]
         return np.cumsum(np.pad(self.counts * powers, ((0, 0), (1, 0))), axis=1)
 
@@ -228,9 +228,9 @@ class Histogram:
 class Calibrator:
     """A row of CALIBRATORS: where to clip an activation, from a histogram of its values.
 
-    A wide range spends its steps on values that hardly ever come, a narrow one saturates those that
-    do. Unsigned integers have two ends, symmetric ones a largest size alone, and half as many steps
-    for values of one sign. This one takes everything that was seen.
+    A wide range wastes steps on rare values, a narrow one saturates common ones. Unsigned integers
+    have two ends; symmetric ones have one bound, and half as many steps for values of one sign.
+    This one takes the whole range.
     """
 
     def __init__(self, summary: str) -> None:
@@ -248,7 +248,7 @@ class Calibrator:
 
 
 class Percentile(Calibrator):
-    """Leaves out equal shares of the values at both ends; of symmetric integers, the largest."""
+    """Clips equal shares of the values at both ends; the largest, for symmetric integers."""
 
     def clip(self, seen: Histogram, percentile: float, integers: Integers) -> Range:
         total = max(seen.counts.sum(), 1)
@@ -268,7 +268,7 @@ class Percentile(Calibrator):
 
 
 class SearchedRange(Calibrator):
-    """Takes the range with the least error of all that are tried."""
+    """Takes the tried range with the least error."""
 
     def errors(
         self, seen: Histogram, ranges: Sequence[Range], integers: Integers
@@ -277,12 +277,12 @@ class SearchedRange(Calibrator):
         raise NotImplementedError
 
     def clip(self, seen: Histogram, percentile: float, integers: Integers) -> Range:
-        low, high = min(seen.low, 0.0), max(seen.high, 0.0)  # all ranges that are written hold 0
+        low, high = min(seen.low, 0.0), max(seen.high, 0.0)  # written ranges include 0
         if integers.symmetric:
             sizes = (TRIED_SHARES * max(-low, high)).tolist()
             tried = [(-size, size) for size in sizes]
         else:
-            # an end at 0 is one end, not fifty
+            # fifty shares of an end at 0 are one
             ends = (list(dict.fromkeys((TRIED_SHARES * end).tolist())) for end in (low, high))
             tried = list(product(*ends))
         starts = range(0, len(tried), RANGES_AT_ONCE)
@@ -293,13 +293,13 @@ class SearchedRange(Calibrator):
 
 
 class SquaredError(SearchedRange):
-    """Minimises the sum of squared distances between values and what quantizing leaves of them."""
+    """Minimises the squared error of quantizing."""
 
     def errors(
         self, seen: Histogram, ranges: Sequence[Range], integers: Integers
     ) -> npt.NDArray[np.float64]:
-        # distances to what a step stands for are sums of moments of its values, so that the time
-        # grows with the steps, not with the bins
+        # squared errors of a step come from the moments of its values: time grows with steps, not
+        # bins
         spans = [affine(*each, integers) for each in ranges]
         scales = np.array([[each.scale] for each in spans])
         zero_points = np.array([[each.zero_point] for each in spans])
@@ -311,11 +311,11 @@ class SquaredError(SearchedRange):
 
 
 class Divergence(SearchedRange):
-    """Minimises how far a quantized distribution is from the one that was seen (KL, in nats).
+    """Minimises the KL divergence (in nats) of the quantized distribution from the seen one.
 
-    Migacz 2017, "8-bit Inference with TensorRT": what is clipped joins the last bins of what is
-    compared with, and each step's mass is spread evenly over its bins that are not empty. His
-    ranges are symmetric; of unsigned integers each end is sought on its own.
+    Migacz 2017, "8-bit Inference with TensorRT": clipped values join the outermost bins of the
+    reference, and each step's mass is spread evenly over its bins that are not empty. Ranges there
+    are symmetric; here each end of unsigned integers is found on its own.
     """
 
     def errors(

@@ -1,21 +1,19 @@
 """Schemes `dynamic` and `static`: 8-bit weights, activations scaled in each batch or before.
 
-Weights of matrix products are symmetric int8 with a scale for each output channel; those of an
-LSTM likewise, for each unit of each gate. Embedding tables, where most of a small encoder's bytes
-are, become uint8 with one scale and zero point each; only the rows that a batch looks up are
-turned back into floats. That includes the small tables (positions, segments): on a 6 x 384 encoder
-and SST-2 sentences, leaving these in float32 changed the mean distance from the float model from
-0.0248 to 0.0249 of the largest logit, and made the file 3 % larger.
+Weights of matrix products are symmetric int8 with a scale for each output channel; those of an LSTM
+likewise, for each unit of each gate. Embedding tables, where most of a small encoder's bytes are,
+become uint8 with one scale and zero point each; only the rows that a batch looks up become floats
+again. Small tables (positions, segments) too: keeping them in float32 moved the logits of a 6 x 384
+encoder no nearer (SST-2), and made the file 3 % larger.
 
-With scales that are found once, on real text, nothing is computed of an activation but its
-rounding, and a text's logits do not depend on its batch. Values beyond the range of the calibration
-texts saturate. Such products are written as QuantizeLinear pairs (QDQ), which ONNX Runtime and
-other runtimes turn into products of integers:
+Static scales are found once, on real text: an activation is only rounded, and a text's logits do
+not depend on its batch. Values beyond the range of the calibration texts saturate. Static products
+are written as QuantizeLinear pairs (QDQ), which runtimes turn into integer products:
 
     x -> QuantizeLinear -> DequantizeLinear -\
                           W -> DequantizeLinear -> MatMul -> + bias
 
-Only the products read the rounded activations: residual connections remain in float.
+Only the products read the rounded activations: residual connections stay in float.
 """
 
 from __future__ import annotations
@@ -43,7 +41,7 @@ from quantize.integers import CALIBRATORS, INTEGERS, Affine, Range, affine
 
 FULL_RANGE = INTEGERS["int8-symmetric"]
 WeightScales = npt.NDArray[np.float64]
-"""(outputs,), what one step of each output's weights is worth."""
+"""(outputs,): step of each output's weights."""
 
 
 class Dynamic(Writer):
@@ -63,7 +61,7 @@ class Static(Writer):
 def write_dynamic(
     context: QuantizationContext, target: Path, float_nodes: Sequence[str] = ()
 ) -> Written:
-    """Quantize the float graph into `target`, except some nodes."""
+    """Quantize the float graph into `target`, without some nodes."""
     inventory = context.inventory
     products = [each.node for each in inventory.products if each.node not in float_nodes]
     tables = [node for node in context.tables if node not in float_nodes]
@@ -75,10 +73,10 @@ def write_dynamic(
 
 
 def fuse(context: QuantizationContext, graph: Path) -> int | None:
-    """Make one operator of parts of a dynamic graph, as settings and target want.
+    """Fuse parts of a dynamic graph, as settings and target ask.
 
     Returns:
-        The number of attentions that are one operator; None where that is not set.
+        The number of fused attentions; None where `fused_attention` is off.
     """
     attentions = fuse_attention(context.graph, graph) if context.config.fused_attention else None
     if context.target.fused_products:
@@ -100,12 +98,11 @@ def quantize_nodes(source: Path, target: Path, nodes: Sequence[str], weights: st
         return
     with quiet_tools(), TemporaryDirectory(dir=target.parent) as folder:
         quantize_dynamic(
-            # it writes next to its input, where another run may quantize the same artifact, or
-            # nobody may write
+            # it writes next to its input: another run may quantize that too, or it is read-only
             copy_graph(source, Path(folder)),
             target,
             op_types_to_quantize=["MatMul", "Gemm", "Gather", "LSTM"],
-            # it makes a Gemm a product of this name, and an addition
+            # it makes a Gemm a product of this name and an addition
             nodes_to_quantize=[name for node in nodes for name in (node, f"{node}_MatMul")],
             per_channel=True,
             weight_type=QuantType.QInt8,
@@ -117,11 +114,12 @@ def quantize_nodes(source: Path, target: Path, nodes: Sequence[str], weights: st
 
 
 TRANSPOSED = re.compile(r"_Transposed(_\d+)?(?=(_quantized|_scale|_zero_point)?$)")
-"""What ONNX Runtime 1.32 puts after the name of a Gemm's weight, of which it makes a MatMul's."""
+"""Suffix of ONNX Runtime 1.32 for a Gemm's weight that becomes a MatMul's."""
 
 
 def _name_as_before(path: Path) -> None:
-    """Call weights as the float graph does, by which they are found in any quantized graph."""
+    """Give weights their names in the float graph, by which they are found in any quantized
+    graph."""
     model = onnx.load(path)
     taken = constants_of(model)
     names = {name: TRANSPOSED.sub("", name) for name in taken if TRANSPOSED.search(name)}
@@ -151,9 +149,9 @@ def write_with_ranges(
     float_nodes: Sequence[str] = (),
     scales: Mapping[str, WeightScales] | None = None,
 ) -> Written:
-    """Quantize the float graph into `target` with ranges that are known, except some nodes.
+    """Quantize the float graph into `target` with known ranges, without some nodes.
 
-    `scales` has those of weights that are rounded already, by their products' nodes.
+    `scales` are those of weights that are already rounded, by their products' nodes.
     """
     inventory, weights = context.inventory, context.target.weights
     products = [each for each in inventory.products if each.node not in float_nodes]
@@ -177,8 +175,8 @@ class QdqIntegers:
     weights: str
     """A symmetric row of INTEGERS; each output has a scale of its own."""
     scales: Mapping[str, WeightScales] = field(default_factory=dict)
-    """Of weights that are rounded already, by their products' nodes; in the others the largest
-    weight of an output is the largest integer."""
+    """Scales of weights that are already rounded, by their products' nodes; in other products the
+    largest weight of an output is the largest integer."""
 
 
 def write_qdq(
@@ -203,11 +201,11 @@ def write_qdq(
         scale = affine(*ranges[product.activation], INTEGERS[integers.activations])
         editor.quantize(product, scale, INTEGERS[integers.weights].highest)
     editor.finish()
-    save_graph(model, target, MOST_MB)  # its tables are still of floats
+    save_graph(model, target, MOST_MB)  # its tables are still float
 
 
 def name_of_integers(product: Product) -> str:
-    """Return the name of the constant that has a product's weight in integers."""
+    """Return the name of the constant with a product's integer weight."""
     return f"{product.weight}_quantized"
 
 
@@ -218,7 +216,7 @@ def weight_scales(weight: npt.NDArray[np.floating[Any]], highest: int) -> Weight
 
 
 class _Editor:
-    """A graph, while products become quantized ones."""
+    """A graph whose products are being quantized."""
 
     def __init__(self, model: onnx.ModelProto, scales: Mapping[str, WeightScales]) -> None:
         self.model = model
@@ -226,12 +224,12 @@ class _Editor:
         self.nodes = {node.name: node for node in model.graph.node}
         self.weights = constants_of(model)
         self.rounded: dict[str, str] = {}
-        """Activation or weight -> the tensor that holds what quantizing leaves of it."""
+        """Activation or weight -> the tensor of its dequantized values."""
         self.before: dict[str, list[onnx.NodeProto]] = {}
         """Product -> the nodes that go before it."""
 
     def quantize(self, product: Product, scale: Affine, highest: int) -> None:
-        """Let a product read its activation and its weight as integers, turned back."""
+        """Let a product read its activation and its weight quantized and dequantized."""
         if product.activation not in self.rounded:
             self.before[product.node] = self._round(product.activation, scale)
         stored = numpy_helper.to_array(self.weights[product.weight])
@@ -248,7 +246,7 @@ class _Editor:
                 attribute.i = 0
         node.input[0] = self.rounded[product.activation]
         node.input[1] = self.rounded[product.weight]
-        if product.is_gemm:  # runtimes need its bias in the steps of the sums that it is added to
+        if product.is_gemm:  # runtimes need its bias in the steps of the integer sums
             bias, limits = node.input[2], np.iinfo(np.int32)
             sums = np.rint(numpy_helper.to_array(self.weights[bias]) / (scales * scale.scale))
             clipped = np.clip(sums, limits.min, limits.max).astype(np.int32)
@@ -281,7 +279,7 @@ class _Editor:
         scales: WeightScales,
         axis: int,
     ) -> str:
-        """Add a constant in integers, and the node that turns it back before a product."""
+        """Add an integer constant, and the node that dequantizes it before a product."""
         values = [
             self._constant(f"{name}_quantized", integers),
             self._constant(f"{name}_scale", scales.astype(np.float32)),
@@ -299,7 +297,7 @@ class _Editor:
         return name
 
     def finish(self) -> None:
-        """Put the new nodes in order, and drop the float weights that nothing reads any more."""
+        """Put the new nodes in order, and drop the unused float weights."""
         graph = self.model.graph
         nodes = [each for node in graph.node for each in (*self.before.get(node.name, ()), node)]
         replace_nodes(self.model, nodes)

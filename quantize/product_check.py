@@ -1,14 +1,13 @@
 """Check of each quantized product and table against the float one, on the product's own inputs.
 
-A wrong scale in one product of forty need not turn a prediction. Here each product is compared with
-the float product alone: what rounding costs a healthy one is known, and a fault costs more. Its
-weights and its outputs are judged apart. For the weights, the float product reads the activations
-as they were rounded, so that nothing but the weights differs; for the outputs, it reads them as
-they were.
+A wrong scale in one product of forty need not change a prediction. Here each product is compared
+with its float product alone: a fault costs more than the known cost of rounding. Weights and
+outputs are judged apart. For the weights, the float product reads the rounded activations, so that
+only the weights differ; for the outputs, it reads the float activations.
 
-The sums are judged by themselves too: x86 without 8-bit dot products adds pairs of products in 16
-bits, and sums beyond that are cut off without an error. How far a whole model's logits are from
-exact ones shows less: in twelve layers rounding grows to more than saturation does in one.
+Sums are judged too: x86 without 8-bit dot products adds pairs of products in 16 bits, which
+saturate without an error. A whole model's logits show less: in twelve layers rounding grows to more
+than saturation does in one.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ from quantize.integers import INTEGERS, Range, affine
 
 FloatArray = npt.NDArray[np.floating[Any]]
 ROWS = 256
-"""Most rows of an activation to judge its products on: tokens, or pooled states."""
+"""Most rows of an activation that judge its products: tokens, or pooled states."""
 TABLE_ROWS = 8192
 """Most rows of an embedding table to look up."""
 FOUR_BITS = frozenset({"MatMulNBits", FOUR_BIT_LOOKUP})
@@ -76,7 +75,7 @@ WRONG: Mapping[str, str] = {
     "4-bit table": "Its integers or scales are wrong, or a group of its values has few steps: "
     "quantize again, with a smaller --block-size, or --scheme dynamic.",
 }
-"""Row of BOUNDS -> what may be wrong, and the next step."""
+"""Row of BOUNDS -> the likely fault, and the next step."""
 BOUNDS: Mapping[str, Mapping[str, tuple[float, float]]] = {
     "8-bit": {
         "weights_snr_db": (18.0, NO_LIMIT),
@@ -197,9 +196,9 @@ class Parts:
 
 
 def find_parts(float_graph: Path, quantized_graph: Path) -> tuple[Parts, ...]:
-    """Return what a quantized graph has in integers of the float graph that it was made of.
+    """Return the parts of a float graph that are integers in its quantized graph.
 
-    LSTMs are left out: their products cannot be cut out of them.
+    LSTMs are left out: their products cannot be cut out.
     """
     inventory: Inventory = take_inventory(float_graph)
     floats, quantized = onnx.load(float_graph), onnx.load(quantized_graph)
@@ -251,7 +250,7 @@ def sample_rows(graph: Path, groups: Iterable[Parts], batches: Batches) -> dict[
             rows = array.reshape(-1, inputs[name])
             before = samples.get(name, Sample(rows[:0], rows[:0]))
             candidates = np.concatenate([before.largest, rows])
-            # the largest integers grow with the values, less than 0 or not
+            # the largest integers grow with the values, negative or not
             order = np.argsort(-candidates.sum(axis=1), kind="stable")[:ROWS]
             spread = np.concatenate([before.spread, _spread(rows)])
             samples[name] = Sample(spread, np.asarray(candidates[order]))
@@ -294,9 +293,8 @@ def compare_products(
     Args:
         groups: of `find_parts`. Sums are computed exactly, whatever this CPU does.
         samples: of `sample_rows`, real texts' activations in the quantized graph.
-        ranges: that static activations shall have, by the tensor's name, where they are known. An
-            artifact has them in its findings. Without them, a range that clips no more than
-            calibrators do cannot be distinguished from one of theirs.
+        ranges: calibrated ranges of static activations, by the tensor's name, as in an artifact's
+            findings. Without them, a wrong range that clips no more than calibrators do passes.
     """
     return tuple(
         each
@@ -315,7 +313,7 @@ def _compare_table(group: Parts) -> ProductFindings:
     (actual,), (wanted,) = (run_subgraph(each, rows) for each in (group.quantized, group.floats))
     (part,) = group.parts
     figures = _likeness("weights", actual, wanted)
-    if not part.four_bits:  # one scale for all rows leaves little of small ones
+    if not part.four_bits:  # one scale for all rows rounds small rows away
         return ProductFindings(part.node, "table", figures)
     figures["worst_row_snr_db"] = float(_noise_ratios(actual, wanted, axis=1).min())
     (lookup,) = (node for node in group.quantized.graph.node if node.op_type == FOUR_BIT_LOOKUP)
@@ -344,7 +342,7 @@ def _compare_group(
         of_rounded = wanted if round_values is None else floats(round_values(values)[0])
         rows = zip(group.parts, wanted, actual, of_rounded, group.biases, strict=True)
         for part, plain, quantized, same, bias in rows:
-            # what reads activations of 4-bit products is float: nothing is rounded before it
+            # products of 4 bits read float activations
             yield plain - bias, quantized - bias, (plain if part.four_bits else same) - bias
 
     of_activation: dict[str, float] = {}
@@ -358,9 +356,8 @@ def _compare_group(
             scale, kind = static
             wanted_scale = affine(*intended, INTEGERS[ACTIVATIONS[kind]]).scale
             of_activation["range"] = scale / wanted_scale
-    # with drawn signs, no product is small because its inputs cancel: of one output, such as a
-    # score of passages, that would leave rounding alone. Without a sign, what a wrong zero point
-    # adds to each weight adds up
+    # with drawn signs, inputs of a product do not cancel, which would leave only rounding in a
+    # single output, as a score of passages. Without signs, the error of a wrong zero point adds up
     signs = np.random.default_rng(0).choice(np.array([-1, 1], np.float32), values.shape)
     given = (values, values * signs, np.abs(values))
     rows = zip(group.parts, *map(outputs, given), strict=True)
@@ -383,8 +380,8 @@ def _likeness(
         name: how the figures' names begin.
         actual: the quantized part's.
         wanted: the float part's.
-        of_each_row: take the median of the rows. A calibrator that clips gives up the outliers of
-            a few tokens, which are as large as all others together.
+        of_each_row: take the median of the rows. A clipping calibrator gives up the outliers of a
+            few tokens, which are as large as all others together.
     """
     axis = 1 if of_each_row else None
     actual, wanted = actual.astype(np.float64), wanted.astype(np.float64)
@@ -417,8 +414,8 @@ def check_products(findings: Sequence[ProductFindings]) -> ProductCheck:
         listed = "; ".join(f"{each.node}: {', '.join(each.failures)}" for each in failed[:SHOWN])
         steps = " ".join(dict.fromkeys(WRONG[each.kind] for each in failed))
         raise GateError(
-            f"{len(failed)} of {len(findings)} quantized products and tables do not compute what "
-            f"their float originals do. {listed}. {steps}"
+            f"{len(failed)} of {len(findings)} quantized products and tables differ from the float "
+            f"ones. {listed}. {steps}"
         )
 
     def worst_ratio(found: ProductFindings) -> float:
@@ -436,11 +433,10 @@ Run = Callable[[onnx.ModelProto, FloatArray], Sequence[FloatArray]]
 def check_sums(
     groups: Iterable[Parts], samples: Mapping[str, Sample], run: Run = run_subgraph
 ) -> SaturationFindings:
-    """Compare each product of integers, in the kernels that will serve it, with sums in float64.
+    """Compare each integer product, in its serving kernels, with sums in float64.
 
     Returns:
-        The largest deviation. MatMulNBits rounds inside its kernel and an LSTM cannot be
-        cut open: neither has sums that can be compared, and they are not among the products.
+        The largest deviation. MatMulNBits and LSTMs are left out, as they round inside.
 
     Raises:
         ModelError: this CPU does not add them exactly.
@@ -452,7 +448,7 @@ def check_sums(
         values = samples[group.start].largest
         if static_activation(group.quantized) and (rounded := rounded_activation(group.quantized)):
             # a value between two steps may be rounded either way, by a division or by a product
-            # with the scale's inverse; the sums are not at fault for that
+            # with the scale's inverse, which is no fault of the sums
             (values,) = run_subgraph(rounded, values, optimize=False)
         actual = run(group.quantized, values)
         wanted = run_subgraph(in_float64(group.quantized), values, optimize=False)
@@ -479,6 +475,6 @@ def check_saturation(deviations: Mapping[str, float]) -> None:
         raise ModelError(
             f"this CPU does not add 8-bit products exactly: outputs of {worst} are off by "
             f"{beyond[worst]:.2g} of the largest, allowed is {MOST_SATURATION:g} ({len(beyond)} "
-            "product(s) beyond it). Its instructions saturate in 16 bits. Weights of 7 bits, by "
-            "--target avx2, do not; if these are of 7 bits already, serve the float model here."
+            "product(s) beyond it). Its instructions saturate in 16 bits. Give --target avx2, "
+            "whose weights of 7 bits do not; if it is set already, serve the float model here."
         )

@@ -1,8 +1,8 @@
 """Weights of 2 to 4 bits, allotted by the Hessian and trained: for size.
 
 Shen et al. 2020 (Q-BERT, arXiv 1909.05840): weights of a layer's products have few bits, in groups
-of outputs with a scale each, tables and activations have 8, and the model is trained with all these
-errors. Where two numbers of bits are given, the most sensitive weights have the larger one.
+of outputs that share a scale; tables and activations have 8; the model is trained with these
+errors. With two numbers of bits, the most sensitive weights get the larger one.
 
 Departures: a product has bits of its own, not a layer; the curvature counts with the squared error
 that rounding makes in the weight (HAWQ-V2, arXiv 1911.03852, eq. 11); levels are symmetric, at the
@@ -10,10 +10,10 @@ distance of least squared error instead of between the smallest and the largest 
 outside of the layers (pooler, classifier, projections of embeddings) have 8 bits. Tables may have
 4 (section 4.2 of the paper), in groups of a row's values; small ones keep 8, as positions there.
 
-In the file the weights have their few bits: a byte looks up all the integers in it, and 3 bits are
-the sum of 2 and 1, each in bytes of its own. The nodes that unpack them are ONNX's own and read
-constants alone, so that ONNX Runtime computes them once, when it opens the graph, and then
-multiplies in 8 bits: as fast as `static`, not faster.
+The file stores packed weights: each byte is looked up in a table of the integers in it, and 3 bits
+are the sum of 2 and 1, packed apart. The nodes that unpack them are standard ONNX and read
+constants alone, so ONNX Runtime computes them once, when it opens the graph, and multiplies in 8
+bits: as fast as `static`, not faster.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ from quantize.sensitivity import measure
 LEVEL_DISTANCES: Mapping[int, float] = {2: 0.9957, 3: 0.5860, 4: 0.3352}
 """Bits -> distance of two levels, in standard deviations of the weights."""
 WIDTHS: Mapping[int, tuple[int, ...]] = {2: (2,), 3: (2, 1), 4: (4,)}
-"""Bits -> those of the parts that an integer is the sum of, the highest first."""
+"""Bits -> bits of the parts whose sum is an integer, the highest first."""
 
 
 class QBert(Qat):
@@ -71,7 +71,7 @@ class QBert(Qat):
                 f"a {model.config.model_type!r} model has no layers, whose weights would have few "
                 "bits. Export it, and quantize it with --scheme dynamic."
             )
-        family_of(model)  # which raises where the layers are not known
+        family_of(model)  # raises where the layers are not known
 
     def write(self, context: QuantizationContext, target: Path) -> Written:
         start, config = start_of(context), context.config
@@ -117,7 +117,7 @@ class QBert(Qat):
 def allotted_bits(start: Start) -> tuple[dict[str, int], SensitivityFindings | None]:
     """Return the bits of each weight in the layers, by its path, and why.
 
-    A weight that products share goes by the most sensitive of them.
+    A shared weight has the bits of its most sensitive product.
     """
     context, config = start.context, start.context.config
     in_layers = {id(module) for layer in encoder_layers(start.model) for module in layer.modules()}
@@ -181,7 +181,7 @@ class LowBitWeight(WeightRounding):
 
 
 def round_in_groups(size: int) -> RowRounding:
-    """Return what rounds looked-up rows as `in_groups` rounds the whole table."""
+    """Return a function that rounds looked-up rows as `in_groups` rounds the whole table."""
 
     def rounded(
         table: torch.nn.Embedding, numbers: torch.Tensor, rows: torch.Tensor
@@ -196,7 +196,7 @@ def round_in_groups(size: int) -> RowRounding:
 
 
 def pack_constants(graph: Path, bits: Mapping[str, int]) -> None:
-    """Pack some constants of a graph, in its file.
+    """Pack some integer constants of a graph, in its file.
 
     Args:
         graph: its constants are of odd 8-bit integers, symmetric around 0.
@@ -230,7 +230,7 @@ class _Packed:
     def add(self, name: str, integers: npt.NDArray[np.int8], bits: int) -> None:
         """Add what computes a tensor of integers."""
         if np.any(integers % 2 == 0) or np.abs(integers.astype(np.int64)).max() >= 2**bits:
-            raise ModelError(f"{name} has other integers than odd ones of {bits} bits.")
+            raise ModelError(f"{name} must have odd integers of {bits} bits.")
         positions = (integers.astype(np.int64).reshape(-1) + 2**bits - 1) // 2
         parts = [
             self._looked_up(f"{name}_part{place}", positions, bits, place)
@@ -246,10 +246,10 @@ class _Packed:
         width, shift = WIDTHS[bits][place], sum(WIDTHS[bits][place + 1 :])
         part, in_byte = (positions >> shift) % 2**width, 8 // width
         shifts = np.arange(0, 8, width)
-        # integers in bytes, the first one lowest; what is missing in the last byte is 0
+        # integers in bytes, the first one lowest; the last byte is padded with 0
         rows = np.pad(part, (0, -len(part) % in_byte)).reshape(-1, in_byte)
         packed = np.asarray((rows << shifts).sum(axis=1), dtype=np.uint8)
-        # what each byte adds to the integers in it: (256, integers a byte)
+        # the integers of each byte: (256, integers a byte)
         added = 2 * (((np.arange(256)[:, None] >> shifts) % 2**width) << shift)
         least = 2**bits - 1 if place == 0 else 0
         stored = self._constant(f"{name}_bytes", packed)
@@ -272,7 +272,7 @@ class _Packed:
         return self._node("Cast", name, whole, to=TensorProto.INT8)
 
     def _row(self, values: str) -> str:
-        """Add a tensor in one row: parts have other numbers of integers a byte."""
+        """Add a tensor reshaped to one row: parts differ in integers a byte."""
         all_of_it = self._constant("unpacked_all", np.array([-1]))
         return self._node("Reshape", f"{values}_row", values, all_of_it)
 

@@ -3,10 +3,10 @@
 Zafrir et al. 2019 (Q8BERT, arXiv 1910.06188), section 2: weights and the activations of every
 linear layer, and embedding tables, are rounded in the forward pass; the gradient passes as if they
 were not (straight-through). Ranges of activations are moving averages, those of weights their
-largest value now. Besides the labels, the float model's own logits are learned by default. The
-graph is written from the learned ranges, so that its outputs are those of the fake-quantized model.
-Departures, for ONNX Runtime's kernels: activations are unsigned with a zero point, weights have a
-scale for each output, biases remain in float.
+largest value now. By default the loss includes the float model's logits besides the labels. The
+graph is written from the learned ranges, so that it computes what the fake-quantized model
+computes. Departures, for ONNX Runtime's kernels: activations are unsigned with a zero point,
+weights have a scale for each output, biases remain in float.
 """
 
 from __future__ import annotations
@@ -43,12 +43,11 @@ DECAY = 0.9999
 """Of the moving averages (the paper's)."""
 TEACHER_LOGITS = "teacher_logits"
 ORIGINAL = "parametrizations.weight.original"
-"""Name that PyTorch gives to the weight that a parametrization rounds."""
+"""PyTorch's name of the weight behind a parametrization."""
 LEAST_SCALE = float(torch.finfo(torch.float32).tiny)
 
 RowRounding = Callable[[nn.Embedding, torch.Tensor, torch.Tensor], torch.Tensor]
-"""(table, numbers of rows, these rows) -> what quantizing leaves of them; the gradient is that of
-the rows."""
+"""(table, numbers of rows, these rows) -> quantized rows, with the gradient of the rows"""
 
 
 class Qat(Writer):
@@ -77,7 +76,7 @@ class Start:
     """A float model before it is trained."""
 
     context: QuantizationContext
-    """Its graph is that of the untrained model: what there is to quantize."""
+    """Its graph, of the untrained model, shows what there is to quantize."""
     model: PreTrainedModel
 
     @cached_property
@@ -88,7 +87,7 @@ class Start:
 
     @property
     def tables(self) -> dict[str, RowRounding]:
-        """What rounds the rows of each embedding to quantize to 8 bits, by its path."""
+        """Rounds the rows of each embedding to 8 bits, by its path."""
         names = (self.context.inventory.tables[lookup] for lookup in self.context.tables)
         return dict.fromkeys(map(path_of_table, names), round_rows)
 
@@ -130,7 +129,7 @@ def path_of_table(name: str) -> str:
 
 
 def start_of(context: QuantizationContext) -> Start:
-    """Load the float model, and export it to see what there is to quantize."""
+    """Load the float model, and export it to find what can be quantized."""
     assert context.write_onnx is not None
     folder = context.folder / "before"
     folder.mkdir()
@@ -149,9 +148,9 @@ def train_graph(
 
     Args:
         start: its model is trained in place.
-        weights: path of each layer to quantize -> what rounds its weight.
-        tables: path of each embedding to quantize -> what rounds its rows.
-        target: where the quantized graph will be; the graph's companions are put next to it.
+        weights: path of each layer to quantize -> its weight's rounding. tables: path of each
+            embedding to quantize -> what rounds its rows.
+        target: path of the quantized graph; the graph's companions are put next to it.
     """
     context, config = start.context, start.context.config
     fake = FakeQuantized(start.model, weights, tables, context.target.activations)
@@ -189,7 +188,7 @@ def _examples(context: QuantizationContext) -> TokenDataset:
     examples = token_dataset(split, tokenizer, problem_type)
     if not context.config.soft_labels:
         return examples
-    if examples.counts is not None:  # of each example, those of its rows
+    if examples.counts is not None:  # the logits of each example's rows
         found = predict_outputs(context.classifier, split.examples)
         known = [torch.from_numpy(each.logits) for each in found]
         return examples.with_columns(**{TEACHER_LOGITS: known})
@@ -211,9 +210,9 @@ def _examples(context: QuantizationContext) -> TokenDataset:
 
 
 def score_while_training(context: QuantizationContext, fake: FakeQuantized) -> float:
-    """Return the score of the model as it will be written, and leave it in the mode that it had.
+    """Return the score of the model as it will be exported; its mode stays.
 
-    In train mode ranges follow what is seen: held-out texts, and their padding, would enter them.
+    In train mode, ranges would follow the held-out texts and their padding.
     """
     training = fake.training
     fake.eval()
@@ -253,14 +252,14 @@ def _export(context: QuantizationContext, fake: FakeQuantized, target: Path) -> 
 def rounded(
     values: torch.Tensor, scale: torch.Tensor, zero_point: torch.Tensor | float, integers: Integers
 ) -> torch.Tensor:
-    """Return what quantizing leaves of some values; the gradient is that of the values."""
+    """Return quantized values with the gradient of the float values."""
     steps = (values / scale).round() + zero_point
     left = (steps.clamp(integers.lowest, integers.highest) - zero_point) * scale
     return straight_through(values, left)
 
 
 def straight_through(values: torch.Tensor, left: torch.Tensor) -> torch.Tensor:
-    """Return what quantizing leaves of some values, exactly; the gradient is that of the values."""
+    """Return quantized values, exactly, with the gradient of the float values."""
     return left.detach() + (values - values.detach())
 
 
@@ -278,10 +277,10 @@ def rounded_range(
 
 
 class WeightRounding(nn.Module):
-    """Rounds a linear layer's weight (outputs, inputs) in the forward pass, if a subclass does."""
+    """Rounding of a linear layer's weight (outputs, inputs) in the forward pass."""
 
     def forward(self, weight: torch.Tensor) -> torch.Tensor:
-        """Return what rounding leaves of it; the gradient is that of the weight."""
+        """Return the rounded weight, with the gradient of the float weight."""
         return weight
 
     def exported(self, weight: torch.Tensor) -> torch.Tensor:
@@ -303,7 +302,7 @@ class RoundedWeight(WeightRounding):
 
 
 def round_rows(table: nn.Embedding, numbers: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-    """Round what is looked up in an embedding table to 8 bits, by the range of the whole table."""
+    """Round looked-up rows of an embedding table to 8 bits, by the range of the whole table."""
     return rounded_range(rows, *table.weight.detach().aminmax(), INTEGERS["uint8"])
 
 
@@ -323,7 +322,7 @@ class _RoundedActivation(nn.Module):
             self.register_buffer(name, torch.zeros(()))
         self.register_buffer("seen", torch.zeros((), dtype=torch.bool))
         self.mask: torch.Tensor | None = None
-        """(batch, seq), where the batch has text: the positions that ranges follow."""
+        """(batch, seq): positions with text, which ranges follow."""
         self.widening = False
         """Take the whole range of the batches instead of averages; nothing is rounded."""
 
@@ -347,11 +346,11 @@ class _RoundedActivation(nn.Module):
 
 
 class FakeQuantized(nn.Module):
-    """A classifier whose linear layers and embedding tables compute with the errors of few bits.
+    """A classifier whose linear layers and embedding tables have quantization errors.
 
     Args:
         model: it is trained in place.
-        weights: path of each linear layer to quantize -> what rounds its weight.
+        weights: path of each linear layer to quantize -> its weight's rounding.
         tables: path of each embedding to quantize -> what rounds its rows.
         activations: a row of INTEGERS.
     """
@@ -392,7 +391,7 @@ class FakeQuantized(nn.Module):
 
     @contextmanager
     def widening(self) -> Iterator[None]:
-        """Within, the model computes in float, and ranges grow to hold all that is seen."""
+        """Compute in float, and let ranges grow to hold all values."""
         self._set(widening=True)
         try:
             yield
@@ -418,7 +417,7 @@ class FakeQuantized(nn.Module):
         return {path: state[f"{path}.{ORIGINAL}"] for path in self.weights}
 
     def trained_weights(self) -> dict[str, torch.Tensor]:
-        """Return the model's weights to export, by the names that they had at first."""
+        """Return the model's weights to export, by their original names."""
         trained = {
             name.replace(ORIGINAL, "weight"): tensor
             for name, tensor in self.student.state_dict().items()
@@ -430,7 +429,7 @@ class FakeQuantized(nn.Module):
         return {**trained, **exported}
 
     def fuse(self) -> None:
-        """Put the rounded weights in place of the weights, so that inference does not round them.
+        """Replace weights by rounded ones, so that inference does not round them each time.
 
         The model cannot be trained any more, and `originals` are gone.
         """

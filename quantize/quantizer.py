@@ -63,7 +63,7 @@ logger = logging.getLogger(__name__)
 
 WriteOnnx = Callable[[Artifact, Path], object]
 REFUSALS = (AccuracyError, GateError, ParityError)
-"""Errors of a gate, which another scheme may pass. Any other error meets every scheme alike."""
+"""Errors of the gates, which another scheme may pass; all schemes share other errors."""
 WRITERS: dict[str, Writer] = {
     "dynamic": Dynamic(),
     "static": Static(),
@@ -84,27 +84,27 @@ def quantize(
     *,
     write_onnx: WriteOnnx | None = None,
 ) -> Artifact:
-    """Write an 8-bit model of `source`, and prove that it stays within the tolerance of int8.
+    """Quantize `source`, and prove that its outputs stay within tolerance.
 
     Without a scheme, the first of CANDIDATES that passes is written; its card has what was tried.
 
     Args:
         source: a float32 onnx artifact; a torch one for schemes that train.
-        task: that of the source; its training texts calibrate, its selection chooses
-            and proves, its held-out texts score.
+        task: of the source; training texts calibrate, validation texts choose and prove, held-out
+            texts score.
         config: see QuantizeConfig.
         out: directory of the artifact.
         write_onnx: writes a torch artifact's graph into a directory; schemes that train need it.
 
     Raises:
         ConfigError: a setting that the scheme does not read, or a task with other labels.
-        ModelError: the source is of another kind, or quantized already; the target runs
-            no 8-bit models faster; the sums of this machine saturate; or, with
-            `fused_attention`, no attention can be one operator, or one computes something else.
+        ModelError: the source is of another kind, or quantized already; 8-bit models are slower on
+            the target; sums saturate on this machine; or, with `fused_attention`, no attention can
+            be fused, or a fused one is wrong.
         RuntimeMissingError: the runtime is not installed.
         GateError: the graph runs in float on this machine, or a part of it is wrong.
         AccuracyError: the score fell by more than `max_drop`.
-        ParityError: the outputs moved too far. Nothing is written then, nor in the cases above.
+        ParityError: the outputs moved too far. After any error, nothing is written.
     """
     config.check_rules()
     check_installed(config.runtime)
@@ -131,7 +131,7 @@ def quantize(
         for each in tried
     )
     step = next_command(candidate.config, source, task, out)
-    raise GateError(f"no scheme that is tried by default passes. {reasons} {step}")
+    raise GateError(f"no scheme of auto passes. {reasons} {step}")
 
 
 def _quantized(
@@ -142,7 +142,7 @@ def _quantized(
     write_onnx: WriteOnnx | None,
     tried: Sequence[TriedScheme] = (),
 ) -> Artifact:
-    """Write an artifact by the scheme of the config; `tried` has what was refused before it."""
+    """Write an artifact by the scheme of the config; `tried` are earlier refusals."""
     target_name, target = target_of(config.target)
     check_source(source, task, config)
     check_writable(out, source)
@@ -183,7 +183,7 @@ def _quantized(
 
 
 def check_source(source: Artifact, task: Task, config: QuantizeConfig) -> None:
-    """Raise an error for a source or task that the scheme cannot take, before any work."""
+    """Raise an error for a source or task that the scheme does not take, before any work."""
     if config.is_static:
         check_exact(target_of(config.target)[0], config.runtime)
     check_quantizable(source, SCHEMES[config.scheme].source)
@@ -200,7 +200,7 @@ def check_graph(
 ) -> QuantizationFindings:
     """Return the findings of a graph: kernels, sums, products, float nodes and fused attention.
 
-    Kernels and sums are checked only where this machine computes as the target does.
+    Kernels and sums are checked only on a machine that computes as the target does.
 
     Args:
         context: the quantization.
@@ -209,9 +209,8 @@ def check_graph(
         target: the row of TARGETS that will serve it.
 
     Raises:
-        GateError: it runs in float on this machine, or a part computes something else.
-        ModelError: this CPU's sums are wrong, and no other scheme adds otherwise; or a fused
-            attention computes something else.
+        GateError: it runs in float on this machine, or a part is wrong.
+        ModelError: this CPU's sums are wrong, whatever the scheme; or a fused attention is.
     """
     runtime = context.config.runtime
     here, kernels = runs_here(target, runtime), operators(graph, runtime)
@@ -249,7 +248,7 @@ def check_graph(
 def check_scores(
     context: QuantizationContext, graph: Path, written: Written
 ) -> ScoreFindings | None:
-    """Return the scores before and after, where something was trained or a drop is bounded.
+    """Return the scores before and after, of trained models and with `max_drop`.
 
     Raises:
         AccuracyError: the score fell by more than `max_drop`.
@@ -276,10 +275,9 @@ def check_scores(
 
 
 def write_graph(source: Artifact, task: Task, settings: Mapping[str, Any], path: Path) -> None:
-    """Write the quantized graph of an onnx artifact, to weigh and to time it, not to use it.
+    """Write the quantized graph of an onnx artifact to measure its size and speed alone.
 
-    Its kernels are checked, for what runs in integers does not depend on what a model has learned.
-    Nothing else is proven.
+    Only its kernels are checked, which do not depend on the weights.
 
     Args:
         source: a float32 onnx artifact.
@@ -306,7 +304,7 @@ def write_graph(source: Artifact, task: Task, settings: Mapping[str, Any], path:
 
 @contextmanager
 def _checkpoints(source: Artifact, task: Task, config: QuantizeConfig, out: Path) -> Iterator[Path]:
-    """Give the directory of a training's checkpoints, which is kept where a gate refuses."""
+    """Give the directory of a training's checkpoints, which stays after a gate's refusal."""
     if not config.trains:
         yield out
         return
@@ -319,14 +317,16 @@ def check_quantizable(source: Artifact, kind: str) -> None:
     """Raise ModelError unless `source` is a float artifact of a scheme's kind."""
     precision = source.card.precision
     if precision != "float32":
-        raise ModelError(f"{source.place} is {precision} already; give the float32 one it is from.")
+        raise ModelError(
+            f"{source.place} is {precision} already. Give the float32 artifact that it was made "
+            "from."
+        )
     graph = source.card.findings.graph
     holding = FUSED if graph is None else FUSED & graph.fused.keys()
     if source.card.config.get("optimize") == "fused" and holding:
         raise ModelError(
-            f"{source.place} is of fused operators ({', '.join(sorted(holding))}), whose weights "
-            "are not quantized one by one. "
-            "Export it again without --optimize fused."
+            f"{source.place} has fused operators ({', '.join(sorted(holding))}), whose weights are "
+            "not quantized one by one. Export it again without --optimize fused."
         )
     if source.card.kind != kind:
         next_step = (
@@ -335,8 +335,8 @@ def check_quantizable(source: Artifact, kind: str) -> None:
             else "Give the artifact that it was exported from."
         )
         raise ModelError(
-            f"{source.place} is of kind {source.card.kind!r}; only {kind} artifacts are quantized "
-            f"by this scheme. {next_step}"
+            f"{source.place} is of kind {source.card.kind!r}; this scheme quantizes {kind} "
+            f"artifacts only. {next_step}"
         )
 
 
@@ -356,7 +356,7 @@ def check_same_task(source: Artifact, task: Task) -> None:
 
 
 def copy_companions(source: Artifact, directory: Path) -> None:
-    """Copy config.json and the tokenizer: everything but the card, the model and its outputs."""
+    """Copy config.json and the tokenizer: all files but the card, the model and its outputs."""
     for name in source.card.files:
         if name not in (ONNX_NAME, ONNX_DATA_NAME, "model.safetensors", GOLDEN_NAME):
             target = directory / name
@@ -365,7 +365,7 @@ def copy_companions(source: Artifact, directory: Path) -> None:
 
 
 def next_command(config: QuantizeConfig, source: Artifact, task: Task, out: Path) -> str:
-    """Return what to do after a scheme was refused: a command, where there is one left."""
+    """Return the next step after a scheme's refusal: a command, if one is left."""
     for row in SCHEMES[config.scheme].then:
         path = _source_of(row["scheme"], source)
         if path is None or _was_tried(row, config):
@@ -381,7 +381,7 @@ def next_command(config: QuantizeConfig, source: Artifact, task: Task, out: Path
 
 
 def _source_of(scheme: str, source: Artifact) -> Path | None:
-    """Return the artifact that a scheme starts from: this one, or the source of its export."""
+    """Return the artifact that a scheme starts from: this one, or its export's source."""
     if SCHEMES[scheme].source == source.card.kind:
         return source.path
     parent = source.card.parent
@@ -390,7 +390,7 @@ def _source_of(scheme: str, source: Artifact) -> Path | None:
 
 
 def _was_tried(row: Settings, config: QuantizeConfig) -> bool:
-    """Return whether a row is nothing new after the settings that were tried."""
+    """Return whether the settings of a row were tried already."""
     for name, wanted in row.items():
         tried = getattr(config, name)
         if name == "max_drop":
@@ -405,7 +405,7 @@ def _was_tried(row: Settings, config: QuantizeConfig) -> bool:
 
 
 def _settings(row: Settings, config: QuantizeConfig) -> Settings:
-    """Return a row with the explicit settings that its scheme reads and no rule refuses there."""
+    """Return a row with the explicit settings that its scheme reads and no rule refuses."""
     read = SHARED | SCHEMES[row["scheme"]].reads
     carried = {
         name: value
@@ -428,7 +428,7 @@ def _breaks(rule: Rule[Any], config: QuantizeConfig) -> bool:
 
 
 def _flags(settings: Settings, config: Config | None = None) -> Iterator[str]:
-    """Yield settings as words; what is off is turned off where it is on by default."""
+    """Yield settings as options; a `--no-` one for a setting that is off."""
     for name, value in settings.items():
         flag = name.replace("_", "-")
         if value is False:

@@ -1,19 +1,18 @@
-"""Which parts of a model suffer most from being quantized, and scheme `mixed`, which spares them.
+"""Sensitivity of a model's parts to quantization, and scheme `mixed`, which spares the worst.
 
 Shen et al. 2020 (Q-BERT, arXiv 1909.05840) give more bits to layers that the loss is most sensitive
-to. There the bits are set once, from the sensitivity alone; here a part at a time goes back, the
-most sensitive first, until the score on the validation texts (not the held-out ones, where the
-task sets others apart) has lost no more than `max_drop`.
+to. There the bits are set once, by the sensitivity alone; here parts return one at a time, the most
+sensitive first, until the score on the validation texts has lost no more than `max_drop`.
 
 The curvature of the loss along a part's weights is the trace or the top eigenvalue of its Hessian.
-Both times the squared error that quantizing makes in the weights: the second-order change of the
-loss (Dong et al. 2020, HAWQ-V2, arXiv 1911.03852, eq. 11; Q-BERT takes the eigenvalue alone,
-|mean| + standard deviation over parts of the data). The loss is that of training examples with
-their labels, as there: by its own outputs a confident model has no curvature. Departure: the
-eigenvalue is found by Lanczos's iteration, which takes fewer steps than the power iteration of
-these papers and ends at the largest eigenvalue where negative ones are larger in size.
+Times the squared error of the quantized weights, it is the second-order change of the loss (Dong et
+al. 2020, HAWQ-V2, arXiv 1911.03852, eq. 11; Q-BERT takes the eigenvalue alone, |mean| + standard
+deviation over parts of the data). The loss is that of training examples with their labels, as
+there: by its own outputs a confident model has no curvature. Departure: the eigenvalue is found by
+Lanczos's iteration, which takes fewer steps than the power iteration of these papers and ends at
+the largest eigenvalue where negative ones are larger in size.
 
-The Hessian is never written out: times a direction, it is the gradient of the gradient's product
+The Hessian is never built: its product with a direction is the gradient of the gradient's product
 with it, one pass through a graph of the gradients.
 """
 
@@ -52,7 +51,7 @@ MOST_STEPS = 32
 CHANGE = 0.01
 """An eigenvalue has settled where the last two steps changed it by no more than this share."""
 EXHAUSTED = 1e-5
-"""Of the largest eigenvalue in size: the remainder of a direction that is fully known."""
+"""Share of the largest eigenvalue in size below which a direction's remainder counts as 0."""
 FEWEST_PROBES, MOST_PROBES = 8, 32
 STANDARD_ERROR = 0.1
 """A mean has settled where its standard error is no more than this share of it."""
@@ -60,13 +59,13 @@ LARGEST_OF_FOUR_BITS = 8
 """The largest of the integers of 4 bits, in size."""
 
 WriteExcept = Callable[[Path, Sequence[str]], Written]
-"""(graph to write, nodes that are left at the higher level)"""
+"""(graph to write, nodes that stay at the higher level)"""
 WeightError = Callable[[str, torch.Tensor], float]
-"""(node, its weight) -> the summed squared error that quantizing makes in the weight"""
+"""(node, its weight) -> the summed squared error of the quantized weight"""
 
 
 class Mixed(Writer):
-    """8 bits, except what must remain in float for the score."""
+    """8 bits, except parts that the score needs in float."""
 
     def write(self, context: QuantizationContext, target: Path) -> Written:
         nodes = [*(product.node for product in context.inventory.products), *context.tables]
@@ -83,15 +82,15 @@ class Mixed(Writer):
 
 @dataclass(frozen=True)
 class Level:
-    """Level that a part goes back to."""
+    """The level that a part returns to."""
 
     name: str
     bits: int
-    """Of a part that has not gone back."""
+    """Bits of a part that has not returned."""
     may_take_all: bool
-    """A model with all parts back is still a quantized one."""
+    """A model whose parts have all returned is still quantized."""
     tolerance: str
-    """The row of TOLERANCES that a model with some parts back must hold."""
+    """Row of TOLERANCES of a model with some returned parts."""
 
 
 FLOAT = Level("float", bits=8, may_take_all=False, tolerance="int8")
@@ -105,9 +104,9 @@ def write_within_drop(
     level: Level,
     nodes: Sequence[str],
 ) -> Written:
-    """Return parts to what they were before, the most sensitive first, until both gates hold.
+    """Return parts to a higher level, the most sensitive first, until both gates hold.
 
-    The score comes first; parity is asked where it holds.
+    The score is checked first, then parity.
 
     Args:
         context: its `max_drop` is what may be lost.
@@ -127,7 +126,7 @@ def write_within_drop(
     most = max(len(nodes) + level.may_take_all, 1)  # a graph of LSTMs may have no such part
     with progress_bar(f"return to {level.name}", most) as bar:
         for count in range(most):
-            if count == 1:  # mostly nothing has to go back, and weighing the parts takes long
+            if count == 1:  # mostly no part has to return, and measuring sensitivity takes long
                 found = measure(
                     context, write, nodes, partial(rounding_error, context, bits=level.bits)
                 )
@@ -141,9 +140,9 @@ def write_within_drop(
         else:
             raise AccuracyError(
                 f"with one part of {len(nodes)} quantized, the model still lost {min(drops):.4g} "
-                f"points of {context.task.metric} at best, where max_drop={allowed:g} "
-                "allows no more, or moved further from the float model than parity allows. "
-                "Keep the float model, or try --scheme qat."
+                f"points of {context.task.metric} at best (max_drop={allowed:g}), or moved further "
+                "from the float model than parity allows. Keep the float model, or try --scheme "
+                "qat."
             )
     returned = {
         node: f"returned to {level.name}: number {place} of {len(ranking)} in sensitivity "
@@ -177,7 +176,7 @@ def _ranked(
 def leave_one_out(
     context: QuantizationContext, write: WriteExcept, nodes: Sequence[str]
 ) -> SensitivityFindings:
-    """Return how much nearer the outputs come when one node alone is left in float.
+    """Return how much nearer the outputs come when one node alone stays in float.
 
     The distance is the KL divergence from the float model's predictions of training texts.
     """
@@ -233,7 +232,7 @@ def by_curvature(
 
 
 def _exported_from(context: QuantizationContext) -> Artifact:
-    """Return the torch artifact that the graph was exported from; the source, where that is one.
+    """Return the torch artifact that the graph was exported from, or a torch source itself.
 
     Raises:
         ModelError: it is missing, or another one is in its place.
@@ -289,8 +288,8 @@ def rounding_error(
 ) -> float:
     """Return the summed squared error of a weight (outputs, inputs) or table (entries, width).
 
-    A product of 8 bits has a scale for each output, one of 4 bits for each group of its inputs; a
-    table has one.
+    8-bit products have a scale for each output, 4-bit ones for each group of inputs; a table has
+    one.
     """
     if bits == 8 and node in context.inventory.tables:
         low, high = map(float, weight.aminmax())
@@ -310,9 +309,9 @@ class Estimate:
 
     value: float
     steps: int
-    """Products with the Hessian that it took."""
+    """Products with the Hessian that were computed."""
     settled: bool
-    """False where it was still moving at the most steps allowed."""
+    """False where it still moved after the most steps."""
 
 
 Estimator = Callable[
@@ -326,8 +325,8 @@ def top_eigenvalues(
 ) -> list[Estimate]:
     """Estimate the largest eigenvalue of each weight's own Hessian, by Lanczos's iteration.
 
-    The largest, not the largest in size: of a labelled loss the Hessian has negative eigenvalues,
-    too, and power iteration would end at one of those, or between both.
+    The largest, not the largest in size: the Hessian of a labelled loss has negative eigenvalues
+    too, where power iteration might end.
     """
     pairs = zip(gradients, weights, strict=True)
     return [_top_eigenvalue(gradient, weight, generator) for gradient, weight in pairs]
@@ -336,10 +335,10 @@ def top_eigenvalues(
 def _top_eigenvalue(
     gradient: torch.Tensor, weight: torch.Tensor, generator: torch.Generator
 ) -> Estimate:
-    """Build the Hessian's tridiagonal form in the directions that it turns a random one into.
+    """Build the Hessian's tridiagonal form in the Krylov space of a random direction.
 
-    Old directions are not stored and come back by rounding errors: an eigenvalue is then found
-    twice, which leaves the largest what it is.
+    Old directions are not stored and return by rounding errors: an eigenvalue is then found twice,
+    which does not change the largest.
     """
     direction = torch.randn(weight.shape, generator=generator)
     direction, before = direction / direction.norm(), torch.zeros_like(direction)

@@ -272,7 +272,9 @@ def test_a_fault_of_an_operator_is_found(
     }
     assert found == {name: name == where for name in found}
     if where == "operator":
-        with pytest.raises(ModelError, match=r"[12] of 4 attentions.*Leave --fused-attention out"):
+        with pytest.raises(
+            ModelError, match=r"[12] of 4 fused attentions.*Leave --fused-attention out"
+        ):
             check_attentions(attentions)
 
 
@@ -306,11 +308,15 @@ def test_where_there_is_none_nothing_is_written(
 ) -> None:
     config = QuantizeConfig(**FUSED, target=target_for(family))
     source, exported = plain_export(family)
-    with pytest.raises(ModelError, match=r"Leave --fused-attention out; it is for albert, bert, "):
+    with pytest.raises(
+        ModelError, match=r"Leave --fused-attention out; it works for albert, bert, "
+    ):
         quantize(exported, task, config, tmp_path / "fused")
     assert not (tmp_path / "fused").exists()
     planned = Product("export", "onnx", model=expected_on_disk(source.path))
-    with pytest.raises(ModelError, match=r"Leave --fused-attention out; it is for albert, bert, "):
+    with pytest.raises(
+        ModelError, match=r"Leave --fused-attention out; it works for albert, bert, "
+    ):
         STAGES["quantize"].check_source(config, 0, "onnx", planned)
 
 
@@ -318,7 +324,7 @@ def test_where_there_is_none_nothing_is_written(
     ("settings", "message"),
     [
         ({"scheme": "static"}, "dynamic or four-bit-embeddings does"),
-        ({"scheme": "dynamic", "runtime": "openvino"}, "no attention of 8 bits as one operator"),
+        ({"scheme": "dynamic", "runtime": "openvino"}, "no 8-bit attention operator"),
     ],
 )
 def test_who_does_not_read_it_says_so(settings: dict[str, Any], message: str) -> None:

@@ -97,5 +97,5 @@ def test_no_more_than_one_batch_is_held(doubling: Path, monkeypatch: pytest.Monk
 
 
 def test_no_texts_are_refused() -> None:
-    with pytest.raises(DataError, match=r"no texts to calibrate on, and at least 1 is needed"):
+    with pytest.raises(DataError, match=r"no texts to calibrate on, at least 1 is needed"):
         Batches(Encoded(), [])

@@ -84,7 +84,9 @@ def test_a_fault_of_one_product_is_caught_and_named(
     }
     assert product.node in failed
     assert failed <= {other.node, *same_input}, "no other is blamed"
-    with pytest.raises(ModelError, match=r"do not compute what.* is .*, allowed is .*again, with"):
+    with pytest.raises(
+        ModelError, match=r"differ from the float ones.* is .*, allowed is .*again, with"
+    ):
         check_products(findings)
 
 

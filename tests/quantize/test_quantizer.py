@@ -224,7 +224,7 @@ def test_only_float_graphs_are_quantized(
 ) -> None:
     config = config_of(scheme)
     once = quantize(float_model, task, config, tmp_path / "once")
-    with pytest.raises(ModelError, match=r"is int\d already; give the float32 one"):
+    with pytest.raises(ModelError, match=r"is int\d already. Give the float32 artifact"):
         quantize(once, task, config, tmp_path / "twice")
     assert [path.name for path in tmp_path.iterdir()] == ["once"]
 
@@ -232,7 +232,9 @@ def test_only_float_graphs_are_quantized(
 def test_training_starts_from_a_torch_artifact(
     float_model: Artifact, task: Task, tmp_path: Path
 ) -> None:
-    with pytest.raises(ModelError, match=r"kind 'onnx'; only torch.*that it was exported from"):
+    with pytest.raises(
+        ModelError, match=r"kind 'onnx'; this scheme quantizes torch.*that it was exported from"
+    ):
         quantize(float_model, task, config_of("qat"), tmp_path / "out")
     assert not any(tmp_path.iterdir())
 

@@ -93,8 +93,7 @@ BAD = {
     },
     "settings that no default scheme reads": (
         last("quantize", "graph", soft_labels=0.5),
-        "no scheme that is tried by default reads all of your settings. four-bit-embeddings is "
-        "skipped",
+        "no scheme of auto reads all of your settings. four-bit-embeddings is skipped",
     ),
     "heads of a student without": (
         last("distill", "teacher", method="bilstm", heads=2),
