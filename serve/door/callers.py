@@ -1,8 +1,8 @@
-"""Who calls: API keys, how many tokens a second each may have, and whose turn a request takes.
+"""API keys: who calls, how many tokens a second a key has, and whose turn a request takes.
 
 The file of keys has a row for each: a name, the SHA-256 of the key in hexadecimal digits, and,
-where it is limited, tokens a second. A key is random (`new_key`), so that its digest alone tells
-nobody what it is. The file is read again when it changes.
+where it is limited, tokens a second. Keys are random (`new_key`), so a digest does not reveal its
+key. The file is read again when it changes.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ BEARER = "bearer "
 
 @dataclass
 class Key:
-    """A row of the file of keys, and what its holder may still have."""
+    """A row of the file of keys, and the tokens left to its holder."""
 
     name: str
     tokens_per_second: float | None = None
     balance: float = 0.0
-    """Tokens; below 0, the holder waits until it is not."""
+    """Tokens left; while they are below 0, requests are refused."""
     since: float = 0.0
 
     def admit(self, now: float) -> None:
@@ -57,17 +57,17 @@ class Key:
             )
 
     def charge(self, tokens: int) -> None:
-        """Take the tokens of a request, which may be more than are left."""
+        """Take the tokens of a request, possibly more than are left."""
         if self.tokens_per_second is not None:
             self.balance -= tokens
 
 
 @dataclass(frozen=True)
 class Caller:
-    """Who sends a request."""
+    """The sender of a request."""
 
     name: str
-    """Of its key; without keys, of its connection."""
+    """Name of its key; without keys, of its connection."""
     key: Key | None = None
 
 
@@ -79,7 +79,7 @@ class Callers:
         clock: returns seconds.
 
     Raises:
-        ConfigError: the file cannot be read, or a row in it is none.
+        ConfigError: the file cannot be read, or a row has an error.
     """
 
     def __init__(self, file: Path | None, clock: Callable[[], float] = time.monotonic) -> None:
@@ -100,11 +100,10 @@ class Callers:
                 )
 
     def caller(self, authorization: str | None, connection: str) -> Caller:
-        """Return who sends a request, by its header Authorization.
+        """Return the sender of a request, by its header Authorization.
 
         Raises:
-            RefusedError: UNAUTHORIZED: it has no key that is known; TOO_MANY: that has used up its
-                tokens.
+            RefusedError: UNAUTHORIZED: no known key; TOO_MANY: the key has used up its tokens.
         """
         if self.file is None:
             return Caller(connection)
@@ -116,14 +115,13 @@ class Callers:
         sent = authorization[len(BEARER) :].strip()[:MOST_KEY_CHARACTERS]
         key = self.keys.get(digest(sent))
         if key is None:
-            raise RefusedError(UNAUTHORIZED, "the key is not known here.")
+            raise RefusedError(UNAUTHORIZED, "the key is unknown.")
         key.admit(self.clock())
         return Caller(key.name, key)
 
     def _read_again(self, file: Path) -> None:
-        """Take on a file that has changed, but for rows with an error: a key whose row has gone is
-        taken back whatever else is in the file. One that cannot be read leaves the keys as they
-        are."""
+        """Read a changed file, without rows that have errors, so that a removed row always revokes
+        its key. A file that cannot be read changes nothing."""
         now = self.clock()
         if now - self.looked_at < LOOK_AGAIN_S:
             return
@@ -131,7 +129,7 @@ class Callers:
         try:
             if (stamp := _stamp(file)) == self.stamp:
                 return
-            self.stamp = stamp  # an error is said once
+            self.stamp = stamp  # each error is logged once
             faults: list[str] = []
             fresh = read_keys(file, faults)
         except ConfigError as error:
@@ -154,7 +152,7 @@ def _stamp(file: Path) -> tuple[int, int]:
 
 
 def digest(key: str) -> str:
-    """Return what the file of keys holds of a key."""
+    """Return the digest of a key, as in the file of keys."""
     return hashlib.sha256(key.encode(errors="surrogateescape")).hexdigest()
 
 
@@ -172,7 +170,7 @@ def new_key(name: str, tokens_per_second: float | None = None) -> tuple[str, str
 
 
 def append_row(file: Path, row: str) -> None:
-    """Append a row to a file of keys, which is written for this user alone where it is missing.
+    """Append a row to a file of keys; a new file is readable by this user alone.
 
     Raises:
         ConfigError: it cannot be written, or has a row of the name already.
@@ -218,7 +216,7 @@ def read_keys(file: Path, faults: list[str] | None = None) -> dict[str, Key]:
                 "as `bertender api-key NAME` does."
             )
         elif code in keys or name in names:
-            fault = f"the key of line {number} is there twice."
+            fault = f"the key of line {number} is a duplicate."
         if fault:
             if faults is None:
                 raise ConfigError(f"api_keys={file}: {fault}")
@@ -230,7 +228,7 @@ def read_keys(file: Path, faults: list[str] | None = None) -> dict[str, Key]:
 
 
 def _rate(text: str) -> float:
-    """Return a number of tokens a second; 0 where the text is none."""
+    """Return a number of tokens a second; 0 for text that is not a number."""
     try:
         rate = float(text)
     except ValueError:

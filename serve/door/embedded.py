@@ -1,7 +1,7 @@
 """The backend of an endpoint in worker processes of the door, without Triton.
 
-Each model of the repository has a process. A model that is loaded again runs in a new one, which
-takes the place of the old when it is ready, so that no request is refused meanwhile.
+Each model of the repository has a process. A reloaded model gets a new one, which replaces the old
+when it is ready, so that no request is refused meanwhile.
 """
 
 from __future__ import annotations
@@ -66,11 +66,11 @@ class WorkerProcess:
     waiting: dict[int, asyncio.Future[tuple[Tensor, ...]]] = field(default_factory=dict)
     counted: dict[Series, float] = field(default_factory=lambda: defaultdict(float))
     unsent: set[int] = field(default_factory=set)
-    """Numbers of those that wait until it has read what was sent before."""
+    """Numbers of requests that wait until the worker has read earlier ones."""
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
     receiving: asyncio.Task[None] | None = None
     is_retired: bool = False
-    """It is to end: its model was unloaded, or the server stops."""
+    """Its model was unloaded, or the server stops."""
 
     def send(self, number: int, content: Mapping[str, Any], tensors: Sequence[Tensor] = ()) -> None:
         self.writer.write(frame(number, content, tensors))
@@ -82,7 +82,7 @@ class WorkerProcess:
         return (number, *content_of(text, data))
 
     async def work(self) -> None:
-        """Give requests their responses until the process ends."""
+        """Resolve requests with their responses until the process ends."""
         with suppress(asyncio.IncompleteReadError, OSError):
             while True:
                 number, content, tensors = await self.receive()
@@ -106,8 +106,7 @@ class EmbeddedEngine(Engine):
     Args:
         repository: what `write_repository` wrote.
         config: of the server.
-        log_file: what the processes print is appended to it; by default it goes where the door's
-            goes.
+        log_file: gets the output of the processes; by default it goes where the door's goes.
     """
 
     def __init__(self, repository: Path, config: ServeConfig, log_file: Path | None = None) -> None:
@@ -116,7 +115,7 @@ class EmbeddedEngine(Engine):
         self.log_file = None if log_file == STANDARD_OUTPUT else log_file
         self.processes: dict[str, WorkerProcess] = {}
         self.unloaded: set[str] = set()
-        """Names of models that stay away where the others are started again."""
+        """Names of models that are not started again with the others."""
         self._ended: asyncio.Queue[str] = asyncio.Queue()
         self._watching: set[asyncio.Task[None]] = set()
 
@@ -168,8 +167,8 @@ class EmbeddedEngine(Engine):
         worker.waiting[request.number] = future
         worker.unsent.add(request.number)
         async with worker.turn:
-            # it reads more slowly than clients send; what they give up meanwhile is never sent
-            with suppress(ConnectionError):  # it has ended, and the future says so
+            # it reads more slowly than clients send; abandoned requests are never sent
+            with suppress(ConnectionError):  # it has ended, and the future has the error
                 await worker.writer.drain()
             worker.unsent.discard(request.number)
             if not future.done():
@@ -193,7 +192,7 @@ class EmbeddedEngine(Engine):
 
     async def load(self, model: str) -> None:
         known = {each.parent.name for each in self.folder.glob(f"*/{CONFIG_NAME}")}
-        if model not in known:  # a folder elsewhere is none
+        if model not in known:  # a folder elsewhere is not one
             raise RefusedError(UNKNOWN, f"the repository has no model {model!r}.")
         try:
             fresh = await self._open(model)
@@ -223,7 +222,7 @@ class EmbeddedEngine(Engine):
         with theirs, self._output() as output:
             process = await asyncio.create_subprocess_exec(
                 sys.executable,
-                # without the current folder, whose modules may have our names
+                # without the current folder, whose modules could shadow ours
                 *("-P", "-m", "serve.backend.worker", str(theirs.fileno())),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=output,
@@ -234,11 +233,11 @@ class EmbeddedEngine(Engine):
                     **QUIET_AND_LIGHT,
                     "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
                 },
-                start_new_session=True,  # Ctrl-C is for the door, which lets it finish
+                start_new_session=True,  # only the door handles Ctrl-C, and lets the worker finish
             )
         reader, writer = await asyncio.open_connection(sock=ours)
         worker = WorkerProcess(model, process, reader, writer)
-        # copies share one process here, and so one model in memory: each is a bucket more at once
+        # copies share a process and its model: each runs one more bucket at once
         lanes = parameters.concurrent_buckets * config.instance_group[0].count
         texts = parameters.max_queue_texts * config.instance_group[0].count
         parameters = parameters.model_copy(
@@ -295,13 +294,13 @@ class EmbeddedEngine(Engine):
         status = await worker.process.wait()
         if worker.is_retired:
             return
-        if name.endswith(CANDIDATE_SUFFIX):  # it may die: who tries it finds that it is not there
+        if name.endswith(CANDIDATE_SUFFIX):  # a candidate may die
             self.processes.pop(name, None)
         else:
             self._ended.put_nowait(f"the process of model {name!r} ended, status {status}")
 
     async def _retire(self, worker: WorkerProcess) -> None:
-        """Let a process answer what it has, and end."""
+        """Let a process answer its requests, and end."""
         worker.is_retired = True
         if worker.waiting:
             with suppress(TimeoutError):

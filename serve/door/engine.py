@@ -1,4 +1,4 @@
-"""Engine: what runs the models behind the door; models and requests as the door sees them."""
+"""Engine: the interface to the models behind the door, and its models, requests and refusals."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ CODES = (
 OK = "ok"
 """Outcome of a request that is answered."""
 RETRY_AFTER_S = 1.0
-"""Until a request that is refused for now may come again."""
+"""Seconds until a temporarily refused request may be sent again."""
 
 
 class RefusedError(Exception):
-    """A request that gets no prediction; the message says why, and what to do."""
+    """A refused request; the message has the reason and the next step."""
 
     def __init__(self, code: Code, reason: str, retry_after_s: float | None = None) -> None:
         super().__init__(reason)
@@ -56,8 +56,8 @@ class RefusedError(Exception):
 
 
 def away() -> RefusedError:
-    """Return the refusal of a request while what runs the models is started again."""
-    reason = "the model server has ended, and is started again. Send the request again later."
+    """Return the refusal of a request while the engine restarts."""
+    reason = "the model server is being restarted. Send the request again later."
     return RefusedError(UNAVAILABLE, reason, RETRY_AFTER_S)
 
 
@@ -66,16 +66,16 @@ class InferRequest:
     """A request that the door has validated."""
 
     number: int
-    """The door's own, unique while it runs; it names the request to the engine."""
+    """Number of the request, unique while the door runs."""
     model: str
     inputs: tuple[Tensor, ...]
     """BYTES of shape (rows, 1), or of PASSAGES (rows, passages), in the order of the model's
     inputs."""
     caller: str
-    """Whose turn it is that the request takes: a key's name, or a connection's."""
+    """Name of the key or connection whose turn the request takes."""
     truncate: bool = False
     timeout_ms: float | None = None
-    """Longest wait in the queue; None for that of the server."""
+    """Longest wait in the queue; None for the server's."""
 
     @property
     def rows(self) -> int:
@@ -85,7 +85,7 @@ class InferRequest:
 
 @dataclass(frozen=True)
 class Model:
-    """A served model as requests are held against it."""
+    """A served model: what its requests may have."""
 
     name: str
     version: str
@@ -97,28 +97,28 @@ class Model:
     """Most rows of a request."""
     max_text_bytes: int
     longest_input: int | None
-    """Most tokens of an example that it reads, where its configuration says so."""
+    """Most tokens of an example, where its configuration limits them."""
     config: Mapping[str, object]
-    """Triton's configuration of it, as its extension shows it to clients."""
+    """Its Triton configuration, as clients see it."""
 
 
 @dataclass(frozen=True)
 class ModelState:
-    """A version of a model in the repository, as Triton's index has it."""
+    """A version of a model in the repository, a row of Triton's index."""
 
     name: str
     version: str
-    """Empty where none is loaded."""
+    """Empty where no version is loaded."""
     state: str
     """READY, LOADING, UNLOADING or UNAVAILABLE; empty where it was never loaded."""
     reason: str
 
 
-NO_REPOSITORY = "this server loads no other models while it runs. Start it again with them."
+NO_REPOSITORY = "this server does not load models while it runs. Restart it with them."
 
 
 class Engine(ABC):
-    """Runs models. All of it is called in the door's event loop."""
+    """Runs models. All methods are called in the door's event loop."""
 
     @abstractmethod
     async def start(self) -> None:
@@ -130,7 +130,7 @@ class Engine(ABC):
 
     @abstractmethod
     async def stop(self) -> None:
-        """End the process behind it, with nothing left."""
+        """End the process behind it, and remove its files."""
 
     @abstractmethod
     async def models(self) -> Mapping[str, Model]:
@@ -141,49 +141,48 @@ class Engine(ABC):
         """Return the outputs of a request.
 
         Raises:
-            RefusedError: there are none; UNAVAILABLE while the process behind it is away.
+            RefusedError: it has no outputs; UNAVAILABLE while the process behind it is away.
         """
 
     @abstractmethod
     def abandon(self, request: InferRequest) -> None:
-        """Say that nobody waits for a request any more; what has not run yet need not."""
+        """Abandon a request, which nobody waits for any more."""
 
     @abstractmethod
     async def died(self) -> str:
-        """Return why the process behind it ended, once it does by itself."""
+        """Wait until the process behind it ends by itself, and return the reason."""
 
     @abstractmethod
     async def kill(self) -> None:
-        """End the process behind it at once, as it hangs; `died` returns, and `start` may follow.
-
-        It is not `stop`: what `start` needs stays.
+        """Kill the process behind it, which hangs; `died` returns, and `start` may follow, unlike
+        after `stop`.
         """
 
     def is_ready(self) -> bool:
-        """Return whether requests are answered now, as the door's readiness shows it."""
+        """Return whether requests are answered now: the door's readiness."""
         return True
 
-    def hurry(self) -> None:  # noqa: B027 - what ends at once has nothing to hurry
-        """Do not let `stop` wait, which may have begun."""
+    def hurry(self) -> None:  # noqa: B027 - an engine that stops at once has nothing to hurry
+        """Let `stop` not wait, also where it has begun."""
 
     async def repository(self) -> Sequence[ModelState]:
-        """Return the versions of the models in the repository, for who has the admin token."""
+        """Return the versions of the models in the repository, for holders of the admin token."""
         raise RefusedError(UNSUPPORTED, NO_REPOSITORY)
 
     async def load(self, model: str) -> None:
-        """Load a model as its folder is now, for who has the admin token.
+        """Load a model from its folder, for holders of the admin token.
 
         Raises:
-            RefusedError: it does not load; the reason is in the message.
+            RefusedError: it does not load; the message has the reason.
         """
         raise RefusedError(UNSUPPORTED, NO_REPOSITORY)
 
     async def unload(self, model: str) -> None:
-        """Unload a model, for who has the admin token; it stays away after a restart, too."""
+        """Unload a model, also for restarts, for holders of the admin token."""
         raise RefusedError(UNSUPPORTED, NO_REPOSITORY)
 
     async def metrics(self) -> str:
-        """Return what the engine itself counts, as Prometheus reads it."""
+        """Return the engine's own metrics in Prometheus's format."""
         return ""
 
 
@@ -212,8 +211,8 @@ def datatype(name: str) -> str:
 
 
 def as_mapping(message: Any) -> dict[str, Any]:
-    """Return a message of protobuf as Triton writes it as JSON: with fields that have no value,
-    and numbers of 64 bits as numbers."""
+    """Return a protobuf message as Triton's JSON: with unset fields, and 64-bit integers as
+    numbers."""
     values: dict[str, Any] = {}
     for described in message.DESCRIPTOR.fields:
         value = getattr(message, described.name)

@@ -1,6 +1,6 @@
-"""The door's gRPC: the Open Inference Protocol with the messages that are published for it.
+"""The door's gRPC: the Open Inference Protocol with its published messages.
 
-Messages arrive here as bytes, so that one that is damaged gets the status of a bad request.
+Messages arrive as bytes, so that a damaged one gets INVALID_ARGUMENT.
 
 https://github.com/kserve/open-inference-protocol
 """
@@ -67,14 +67,14 @@ CLOSED = (
         for action in ("Status", "Register", "Unregister")
     ),
 )
-"""Calls of Triton's service that the door does not have."""
+"""Calls of Triton's service that the door refuses."""
 VISIT = "ModelInfer"
-"""The call whose refusals a visit counts once its message is there."""
+"""The inference call, whose refusals `records` counts once its message has arrived."""
 PING_MS = 60_000
 FEWEST_PING_MS = 10_000
 """Between the pings of a client that waits."""
 PATIENCE_S = 1.0
-"""Longest time that a message may take while others wait to be read."""
+"""Longest time of a message while others wait to be read."""
 
 Method = Callable[[Any, Any], Awaitable[Any]]
 
@@ -84,7 +84,7 @@ def grpc_server(door: Door, models: Iterable[Model]) -> grpc.aio.Server:
 
     Args:
         door: what both protocols share.
-        models: whose requests bound the size of a message.
+        models: bound the size of a message.
     """
     settings = door.settings
     largest = max(map(most_body_bytes, models), default=1)
@@ -100,14 +100,14 @@ def grpc_server(door: Door, models: Iterable[Model]) -> grpc.aio.Server:
             ("grpc.keepalive_permit_without_calls", 1),
             ("grpc.http2.min_recv_ping_interval_without_data_ms", FEWEST_PING_MS),
             ("grpc.max_allowed_incoming_connections", settings.most_connections),
-            # else the window of a stream grows, and what nobody reads yet is held, uncounted
+            # else the window of a stream grows, and unread bytes are held uncounted
             ("grpc.http2.bdp_probe", 0),
             ("grpc.so_reuseport", 0),  # else a second server would take half of the connections
         ),
         maximum_concurrent_rpcs=settings.most_connections,
     )
     service = Service(door)
-    at_once = max(2, settings.most_held_bytes // (2 * largest))  # which takes twice its size
+    at_once = max(2, settings.most_held_bytes // (2 * largest))  # twice its size in memory
     arrivals = Arrivals(settings.most_connections // 2, at_once, settings.body_s)
     handlers = {
         name: _unary(name, method, arrivals, door) for name, method in service.methods().items()
@@ -121,7 +121,7 @@ def listen(server: grpc.aio.Server, settings: DoorSettings, host: str, port: int
     """Open a port of a server, before it starts, and return it.
 
     Raises:
-        ServingError: the port is taken, or the files of TLS are none.
+        ServingError: the port is taken, or the TLS files are invalid.
     """
     address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     try:
@@ -134,13 +134,13 @@ def listen(server: grpc.aio.Server, settings: DoorSettings, host: str, port: int
 
 
 class Arrivals:
-    """Calls whose message has not come: a client could open calls without one for ever, and keep
-    others out by their number. So the one that has been read for longest makes room.
+    """Calls whose message has not arrived. A client could open calls without one for ever, and keep
+    others out, so the oldest one makes room.
 
     Args:
         most: calls that wait at a time.
-        at_once: messages that are read at a time. grpc holds what has come of each, uncounted; of
-            the others, it takes no more than the window of a stream.
+        at_once: messages that are read at a time. grpc holds their bytes uncounted; of the others
+            it takes no more than the window of a stream.
         longest_s: how long a message may take.
     """
 
@@ -156,7 +156,7 @@ class Arrivals:
         """Return the message of a call.
 
         Raises:
-            RefusedError: LATE: it did not come in time; INVALID: there is none.
+            RefusedError: LATE: it did not arrive in time; INVALID: there is none.
         """
         self._calls += 1
         try:
@@ -190,9 +190,9 @@ class Arrivals:
 
 
 def _unary(name: str, method: Method, arrivals: Arrivals, door: Door) -> Any:
-    """Return the handler of a call: refusals become statuses, and are counted as messages are.
+    """Return the handler of a call: refusals become statuses, and are counted.
 
-    To grpc, it takes a stream, so that it runs before the message is there.
+    For grpc it takes a stream, so that it runs before the message has arrived.
     """
     message = getattr(service_pb2, f"{name}Request")
 
@@ -206,20 +206,20 @@ def _unary(name: str, method: Method, arrivals: Arrivals, door: Door) -> Any:
                 try:
                     request = message.FromString(content)
                 except (DecodeError, UnicodeDecodeError):  # of protobuf in C, and in Python
-                    raise invalid(f"the message is no {message.DESCRIPTOR.name}.") from None
+                    raise invalid(f"the message is not a {message.DESCRIPTOR.name}.") from None
                 del content
             with nullcontext() if name == VISIT else door.records.calls_refused():
                 return await method(request, context)
         finally:
             door.hold(-held, 0)
 
-    # grpc keeps the frame that aborts a call until Python looks for cycles, and the iterator its
-    # last message: there is none in either
+    # grpc keeps the aborting frame until garbage collection, and the iterator its last message, so
+    # neither may hold one
     async def handle(contents: AsyncIterator[bytes], context: Any) -> Any:
         try:
             return await answer(context)
         except RefusedError as error:
-            error.__traceback__ = None  # its frames and it hold each other, too
+            error.__traceback__ = None  # a cycle with its frames
             status, reason = _status(error.code), error.reason
         except Exception:
             logger.exception("%s failed", name)
@@ -236,13 +236,13 @@ def _status(code: Code) -> grpc.StatusCode:
 
 
 async def _no_stream(contents: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
-    reason = "streams are not served: no response has parts. Send each request with ModelInfer."
+    reason = "streams are not served. Send each request with ModelInfer."
     await context.abort(_status(UNSUPPORTED), reason)
     yield b""
 
 
 def metadata_of(context: Any, *names: str) -> str | None:
-    """Return the first value of a call's metadata that has one of some names."""
+    """Return the first value of a call's metadata under some names."""
     for name, value in context.invocation_metadata():
         if name in names and isinstance(value, str):
             return value
@@ -338,7 +338,7 @@ class Service:
     async def repository_model_load(self, request: Any, context: Any) -> Any:
         self._check_admin(context)
         if request.parameters:
-            raise invalid("a model is loaded as its folder is, without parameters.")
+            raise invalid("models are loaded from their folder, without parameters.")
         await self.door.engine.load(request.model_name)
         return service_pb2.RepositoryModelLoadResponse()
 
@@ -370,7 +370,7 @@ def draft_of(request: Any) -> Draft:
     """Read a ModelInferRequest.
 
     Raises:
-        RefusedError: INVALID: its tensors and their data are not of each other.
+        RefusedError: INVALID: its tensors and their data do not match.
     """
     raw = request.raw_input_contents
     if raw and len(raw) != len(request.inputs):
@@ -382,7 +382,7 @@ def draft_of(request: Any) -> Draft:
         check_parameters(parameters, INPUT_PARAMETERS, False, f"the input {name}")
         if raw and each.contents.ByteSize():  # MLServer's client sends them empty
             raise invalid(f"the input {name} has both contents and raw data.")
-        # of no use here, but KServe's client sends it
+        # unused here, but KServe's client sends it
         size = parameters.get(BINARY_SIZE)
         if size is not None and size != (len(raw[place]) if raw else 0):
             raise invalid(f"the raw data of {name} has not the {size} bytes of its parameter.")

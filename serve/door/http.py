@@ -106,10 +106,10 @@ def http_app(door: Door, more_routes: Sequence[BaseRoute] = ()) -> ASGIApp:
 
 
 class LocalNamesOnly:
-    """Answers by names of this machine alone, where nobody else is meant to ask.
+    """Answers only requests by names of this machine, where no others are meant to ask.
 
-    A page elsewhere may give its own name the address 127.0.0.1 once it is loaded (DNS rebinding),
-    and so would be of the same origin as the server. An address cannot be given another one.
+    A page elsewhere can point its own name to 127.0.0.1 after it is loaded (DNS rebinding), and
+    share the server's origin. An address cannot be pointed elsewhere.
     """
 
     def __init__(self, app: ASGIApp, door: Door) -> None:
@@ -120,7 +120,7 @@ class LocalNamesOnly:
         if scope["type"] == "http" and is_foreign(Headers(scope=scope).get("host", "")):
             error = RefusedError(
                 FORBIDDEN,
-                "this server answers by the names of this machine alone: ask it as localhost, or "
+                "this server answers only by the names of this machine. Ask it as localhost, or "
                 "start it with --api-keys, or with --behind-proxy where a proxy has another name.",
             )
             self.door.records.refuse("http", error.code.http_status)
@@ -131,8 +131,8 @@ class LocalNamesOnly:
 
 @functools.lru_cache(64)
 def is_foreign(host: str) -> bool:
-    """Return whether a header Host has a name that a page elsewhere can have, and this machine has
-    not: one without a dot is of nobody's domain."""
+    """Return whether a header Host may be the name of a page elsewhere: it has a dot, and is not
+    this machine's."""
     name = PORT.sub("", host).lower().rstrip(".")
     own = name == socket.gethostname().lower() or name.endswith(".localhost")
     return "." in name and not own and not _is_address(name.strip("[]"))
@@ -147,7 +147,7 @@ def _is_address(name: str) -> bool:
 
 
 def metrics_app(door: Door) -> ASGIApp:
-    """Return the application of the port for metrics: the door's, and behind them the engine's."""
+    """Return the application of the port for metrics: the door's, then the engine's."""
 
     async def metrics(request: Request) -> Response:
         own = door.records.exposition()
@@ -159,8 +159,8 @@ def metrics_app(door: Door) -> ASGIApp:
 
 
 class CloseWhenLeaving:
-    """Closes connections after a response once the door is leaving, so that a client opens the
-    next one elsewhere instead of losing a request on one that ends."""
+    """Closes connections after a response once the door is leaving, so that clients open the next
+    one elsewhere and lose no request."""
 
     def __init__(self, app: ASGIApp, door: Door) -> None:
         self.app = app
@@ -168,13 +168,13 @@ class CloseWhenLeaving:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async def closing(message: Message) -> None:
-            # it may have begun to leave while the request was answered
+            # the door may have begun to leave meanwhile
             if self.door.leaving and message["type"] == "http.response.start":
                 MutableHeaders(raw=message["headers"])["connection"] = "close"
             try:
                 await send(message)
             except RuntimeError as error:
-                # uvloop's, where a client that does not read was given up meanwhile
+                # uvloop's, where a client that does not read was dropped
                 if "closed" not in str(error):
                     raise
 
@@ -182,7 +182,7 @@ class CloseWhenLeaving:
 
 
 def connection_of(scope: Scope, door: Door) -> str:
-    """Return the name of the connection that a request came by, or of the one to the proxy."""
+    """Return the name of a request's connection, or of that to the proxy."""
     client = scope.get("client")
     own = f"{client[0]}:{client[1]}" if client else "unknown"
     return door.connection(own, Headers(scope=scope).getlist("x-forwarded-for"))
@@ -270,8 +270,8 @@ class Metadata:
 
 
 class Infer:
-    """The route of inference, without Starlette's Request: it must be fast, and it must notice when
-    the client has gone."""
+    """The route of inference, without Starlette's Request: fast, and it notices a client that has
+    gone."""
 
     def __init__(self, door: Door) -> None:
         self.door = door
@@ -284,7 +284,7 @@ class Infer:
         except ClientGoneError:
             return
         except RefusedError as error:
-            error.__traceback__ = None  # its frames and it hold each other, and so the body
+            error.__traceback__ = None  # a cycle with its frames, which hold the body
             response = refusal(error)
         except Exception:
             logger.exception("request %s failed", visit.number)
@@ -306,7 +306,7 @@ class Infer:
             visit.number = number = door.number()
             draft = read_request(body, header_length)
             asked = checked(draft, model, number, caller.name, is_http=True)
-        del body, draft  # a request that waits holds its tensors alone
+        del body, draft  # a waiting request holds its tensors alone
         visit.id = asked.id
         work = asyncio.ensure_future(door.infer(visit, asked, model, caller))
         outputs = await unless_gone(work, receive)
@@ -327,7 +327,7 @@ CLOSED = (
     "/v2/cudasharedmemory/{rest:path}",
     "/v2/repository/{rest:path}",
 )
-"""Routes of Triton that the door does not have."""
+"""Routes of Triton that the door refuses."""
 
 
 class IndexBody(msgspec.Struct):
@@ -371,7 +371,7 @@ class Admin:
 
     async def load(self, request: Request) -> Response:
         if (await self._body(request, LoadBody)).parameters:
-            raise invalid("a model is loaded as its folder is, without parameters.")
+            raise invalid("models are loaded from their folder, without parameters.")
         await self.door.engine.load(request.path_params["model"])
         return Response()
 
@@ -391,4 +391,4 @@ class Admin:
             try:
                 return msgspec.json.decode(body or b"{}", type=kind)
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-                raise invalid(f"the body is not what this route takes: {error}.") from None
+                raise invalid(f"the body does not fit this route: {error}.") from None

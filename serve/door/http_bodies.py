@@ -1,7 +1,6 @@
 """Bodies of HTTP: read within bounds, and inference requests and responses as JSON.
 
-They are inflated, and given up with their client. Behind the JSON there may be tensors in binary
-form.
+Bodies are inflated, and dropped with their client. Binary tensors may follow the JSON.
 
 https://github.com/kserve/open-inference-protocol
 https://github.com/triton-inference-server/server/blob/main/docs/protocol/extension_binary_data.md
@@ -43,7 +42,7 @@ from serve.wire import BYTES, Tensor, split
 
 T = TypeVar("T")
 WINDOW_BITS = {"gzip": 31, "deflate": 15}
-"""Content-Encoding -> what zlib calls it. The name deflate stands for zlib's own format."""
+"""Content-Encoding -> zlib's window bits. `deflate` is zlib's own format."""
 
 
 class ClientGoneError(RefusedError):
@@ -57,14 +56,14 @@ class ClientGoneError(RefusedError):
 async def body_of(
     headers: Headers, receive: Receive, most_bytes: int, hold: Callable[[int, int], None]
 ) -> AsyncIterator[bytes]:
-    """Read a body, inflated, and count it among those in memory while the block runs.
+    """Read and inflate a body, and count it among those in memory while the block runs.
 
     Args:
         headers: of the request.
         receive: of ASGI.
         most_bytes: of the body, before and after it is inflated.
-        hold: counts bytes of bodies in memory, those that go below 0, of a body that has so many so
-            far; refuses too many.
+        hold: counts bytes in memory (below 0: freed ones) of a body that has so many so far;
+            refuses too many.
 
     Raises:
         RefusedError: it is too large, or it cannot be inflated.
@@ -93,7 +92,7 @@ async def body_of(
             held += len(part)
             parts.append(part)
         if inflate is not None and (not inflate.eof or inflate.unused_data):
-            raise invalid("the body does not end where its Content-Encoding says.")
+            raise invalid("the body is truncated, by its Content-Encoding.")
         body = b"".join(parts)
         parts.clear()
         yield body
@@ -118,15 +117,15 @@ def _inflater(encoding: str) -> zlib._Decompress | None:
 
 
 def _inflated(inflater: zlib._Decompress, part: bytes, most_bytes: int) -> bytes:
-    """Return what comes out of a part of the body; with `most_bytes`, there may be more."""
+    """Inflate a part of the body, up to `most_bytes` at a time."""
     try:
         return inflater.decompress(part, most_bytes)
     except zlib.error as error:
-        raise invalid(f"the body is not what its Content-Encoding says: {error}.") from None
+        raise invalid(f"the body does not match its Content-Encoding: {error}.") from None
 
 
 async def unless_gone(work: asyncio.Future[T], receive: Receive) -> T:
-    """Return what work yields; it is cancelled when the client has gone.
+    """Return the result of work, which is cancelled when the client has gone.
 
     Raises:
         ClientGoneError: the client has gone.
@@ -162,7 +161,7 @@ STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
 
 
 class InputBody(msgspec.Struct):
-    """An input of a request. What is not named here is skipped."""
+    """An input of a request. Other fields are skipped."""
 
     name: str
     shape: tuple[int, int]
@@ -201,12 +200,12 @@ def read_request(body: bytes, header_length: str | None) -> Draft:
         header_length: value of the header HEADER_LENGTH, where the request has one.
 
     Raises:
-        RefusedError: INVALID: it is no request.
+        RefusedError: INVALID: it is not a request.
     """
     size = len(body)
     if header_length is not None:
         if not (header_length.isascii() and header_length.isdigit()) or len(header_length) > 12:
-            raise invalid(f"the header {HEADER_LENGTH} is {shown(header_length)}, no length.")
+            raise invalid(f"the header {HEADER_LENGTH} is {shown(header_length)}, not a length.")
         size = int(header_length)
         if size > len(body):
             raise invalid(f"the header {HEADER_LENGTH} is {size}, but the body has {len(body)}.")
@@ -229,7 +228,7 @@ def read_request(body: bytes, header_length: str | None) -> Draft:
             place += length
         inputs.append(DraftTensor(each.name, each.datatype, each.shape, own))
     if place < len(body):
-        raise invalid(f"the body has {len(body) - place} bytes more than its inputs.")
+        raise invalid(f"the body has {len(body) - place} bytes behind its inputs.")
     return Draft(
         id=read.id or "",
         parameters=_parameters(read.parameters),
@@ -246,7 +245,7 @@ def _decoded(decoder: msgspec.json.Decoder[T], content: bytes | Raw, where: str)
     except UnicodeDecodeError as error:
         raise invalid(f"{where} is not UTF-8: {error.reason} at byte {error.start}.") from None
     except msgspec.DecodeError as error:
-        raise invalid(f"{where} is no request: {error}.") from None
+        raise invalid(f"{where} is not a request: {error}.") from None
 
 
 def _parameters(content: Raw) -> Mapping[str, object]:
@@ -268,8 +267,7 @@ def _json_values(name: str, data: Raw, width: int, count: int) -> list[bytes]:
     content = bytes(data)
     if not content:
         raise invalid(f"the input {name} has no data.")
-    # counted before they are decoded, which may take 20 times the memory of the JSON; with few
-    # quotes, there cannot be more
+    # quotes are counted first: decoding may take 20 times the memory of the JSON
     if content.count(b'"') > 2 * count:
         for found, _ in enumerate(STRING.finditer(content), 1):
             if found > count:

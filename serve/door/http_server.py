@@ -1,7 +1,7 @@
-"""uvicorn as the door runs it: bounds on connections, heads and bodies, which it has not itself.
+"""uvicorn with bounds on connections, heads and bodies, which it lacks.
 
-uvicorn bounds the time between requests alone: a client that sends a byte now and then keeps a
-connection for as long as it likes. https://github.com/Kludex/uvicorn/issues/157
+uvicorn bounds only the time between requests: a client that sends a byte now and then keeps its
+connection for ever. https://github.com/Kludex/uvicorn/issues/157
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from serve.door.service import DoorSettings
 LEAVE_S = 10
 LINGER_S = 5.0
 MOST_PARTS = 100_000
-"""Of a body: chunks, or what arrives at a time; a million of a byte each keep a core busy."""
+"""Most chunks of a body: a million of a byte each keep a core busy."""
 
 TOO_MANY_CONNECTIONS = 503
 MOST_PIPELINED = 32
-"""Requests that a client sends ahead of their responses; hardly any client sends one."""
+"""Most requests ahead of their responses; hardly any client sends one."""
 
 
 def http_server(
@@ -43,11 +43,11 @@ def http_server(
         app: what it serves.
         settings: bounds, and the files of TLS.
         host, port: where it listens without sockets; 0 for any free port.
-        on_refusal: is called with the status of what never reaches the application.
+        on_refusal: called with the status of a request that never reaches the application.
     """
 
-    # a line for each request that is none, or for each client that goes away while it gets its
-    # response, would let anybody fill a disk; the application logs errors of its own
+    # a line for each malformed request or client that disconnects would let anybody fill a disk;
+    # the application logs its own errors
     logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
 
     class Protocol(BoundedProtocol):
@@ -75,7 +75,7 @@ def http_server(
 
 
 class HttpServer(uvicorn.Server):
-    """uvicorn that leaves the signals of the process to others."""
+    """uvicorn without handlers of the process's signals."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -95,7 +95,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self.is_in_head = False
         self.head_bytes = self.parts = 0
         self.waits_since = self.loop.time()
-        """When it was opened, or its last response was complete."""
+        """Time when it was opened, or its last response was complete."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -108,7 +108,7 @@ class BoundedProtocol(HttpToolsProtocol):
                     f"{self.bounds.most_connections} connections are open already.",
                 )
                 return
-            # whoever holds connections open does not keep others out
+            # idle connections do not keep others out
             min(waiting, key=lambda each: each.waits_since).make_room()
         self._expect(self.bounds.idle_s)
 
@@ -125,7 +125,7 @@ class BoundedProtocol(HttpToolsProtocol):
         super().data_received(data)
         if self.is_in_head and self.head_bytes > self.bounds.most_head_bytes:
             self._end(431, f"the head has more than {self.bounds.most_head_bytes} bytes.")
-        elif self.deadline is None and self._is_idle:  # empty lines came, which begin no request
+        elif self.deadline is None and self._is_idle:  # empty lines do not begin a request
             self._expect(self.bounds.idle_s)
 
     @property
@@ -135,7 +135,7 @@ class BoundedProtocol(HttpToolsProtocol):
         return not self.transport.is_closing() and not (is_under_way and not self.cycle.more_body)
 
     def make_room(self) -> None:
-        """Close a connection that waits, for another one."""
+        """Close a waiting connection to make room for another."""
         if self._is_idle:  # else it is refused as late
             self.refuse(TOO_MANY_CONNECTIONS)
         self._late()
@@ -146,7 +146,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     @property
     def _is_idle(self) -> bool:
-        """Whether no request is under way; the body of one that was refused may still come."""
+        """Whether no request is under way; the body of a refused one may still arrive."""
         return not self.is_in_head and (self.cycle is None or self.cycle.response_complete)
 
     def on_message_begin(self) -> None:
@@ -157,7 +157,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self.is_in_head = False
-        if self.transport.is_closing():  # what was sent ahead of it is not read any more
+        if self.transport.is_closing():  # requests ahead of it are not read any more
             return
         size = len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
         if size > self.bounds.most_head_bytes:
@@ -183,7 +183,7 @@ class BoundedProtocol(HttpToolsProtocol):
             super().on_message_complete()
 
     def pause_writing(self) -> None:
-        """Give the client time to read what it has asked for."""
+        """Give the client time to read its response."""
         super().pause_writing()
         self._forget_unread()
         self.unread = self.loop.call_later(self.bounds.body_s, self.transport.abort)
@@ -201,10 +201,11 @@ class BoundedProtocol(HttpToolsProtocol):
         self._close()
 
     def send_400_response(self, msg: str) -> None:
-        self._end(400, "this is no HTTP request.")
+        self._end(400, "this is not an HTTP request.")
 
     def _expect(self, seconds: float | None) -> None:
-        """Close the connection in so many seconds, unless the next part of the request is there."""
+        """Close the connection after so many seconds, unless the next part of the request
+        arrives."""
         if self.deadline is not None:
             self.deadline.cancel()
             self.deadline = None
@@ -215,10 +216,10 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._is_idle:
             self._close()
         else:
-            self._end(408, "the request did not come in time.")
+            self._end(408, "the request did not arrive in time.")
 
     def _end(self, status: int, reason: str) -> None:
-        """Respond without the application where nothing has responded yet, and close."""
+        """Respond without the application, unless it has begun to respond, and close."""
         if self.transport.is_closing():
             return
         self.refuse(status)
@@ -234,7 +235,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._close()
 
     def _close(self) -> None:
-        """Close the connection; what the client has not read in a while is lost."""
+        """Close the connection; after a while, unread bytes are lost."""
         if not self.transport.is_closing():
             self.transport.close()
             self.loop.call_later(LINGER_S, self.transport.abort)

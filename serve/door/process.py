@@ -1,6 +1,7 @@
-"""The door's process: the engine started and watched, the ports opened, and an end without loss.
+"""The door's process: starts and watches the engine, opens the ports, and drains requests at its
+end.
 
-What it reads of the repository besides, for the watch and for limits, is in `Artifacts`.
+`Artifacts` are the repository's files that the watch and the limits read.
 """
 
 from __future__ import annotations
@@ -46,14 +47,14 @@ POLL_S = 0.05
 QUIET_S = 1.0
 """Longer than a request takes from a client to the door."""
 M_MMAP_THRESHOLD = -3
-"""Of glibc's malloc.h: blocks of so many bytes go back to the system when they are freed."""
+"""M_MMAP_THRESHOLD of glibc: larger blocks return to the system when they are freed."""
 LARGE_BYTES = 128 * 1024
 CLOSE_S = 2.0
 """Longest wait for connections to close once nothing is in flight."""
 
 
 def engine_of(repository: Path, config: ServeConfig, workspace: Workspace) -> Engine:
-    """Return what runs the models of a repository; it is not started yet."""
+    """Return the engine of a repository; it is not started yet."""
     if config.is_embedded:
         return EmbeddedEngine(repository, config, log_file_of(config, workspace))
     if config.triton is not None:
@@ -67,7 +68,7 @@ def engine_of(repository: Path, config: ServeConfig, workspace: Workspace) -> En
 
 def run(serving: Coroutine[Any, Any, None]) -> None:
     """Run a door in an event loop of its own."""
-    # glibc would learn from the first large body to keep the memory of all others for itself
+    # glibc would adapt to the first large body, and keep the memory of later ones
     if (mallopt := getattr(ctypes.CDLL(None), "mallopt", None)) is not None:
         mallopt(M_MMAP_THRESHOLD, LARGE_BYTES)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -78,7 +79,7 @@ class Process:
     """Serves an engine's models until it is told to leave.
 
     Args:
-        engine: runs the models; it is not started yet.
+        engine: not started yet.
         config: of the server; a port 0 is replaced by a free one.
         repository: its models.
     """
@@ -87,7 +88,8 @@ class Process:
         self.config = config
         self.repository = repository
         artifacts = Artifacts(repository)
-        is_ours = config.triton is None  # what another starts may be away for as long as it likes
+        is_ours = config.triton is None
+        # an engine that another process starts may be away for any time
         self.engine = WatchedEngine(
             engine,
             artifacts.golden,
@@ -111,14 +113,15 @@ class Process:
         self.door = Door(self.engine, settings, artifacts.count_tokens)
         if not (settings.is_local or config.api_keys or config.behind_proxy):
             logger.warning(
-                "host=%s: whoever reaches this address may ask. --api-keys asks for a key.",
+                "host=%s: anybody who reaches this address may send requests. Require keys with "
+                "--api-keys.",
                 config.host,
             )
         is_plain = config.tls_certificate is None and not config.behind_proxy
         if token and is_plain and not settings.is_local:
             logger.warning(
                 "admin_token_file=%s, host=%s: the token crosses the network as plain text, and "
-                "whoever reads it controls the server. Give --tls-certificate and --tls-key.",
+                "its readers control the server. Give --tls-certificate and --tls-key.",
                 config.admin_token_file,
                 config.host,
             )
@@ -127,29 +130,29 @@ class Process:
         self._hurried = asyncio.Event()
 
     def leave_at_signals(self) -> None:
-        """Take the signals of this process to stop: the first leaves, any further one hurries."""
+        """Handle the signals to stop: the first leaves, further ones hurry."""
         loop = asyncio.get_running_loop()
         for number in STOPPING:
             loop.add_signal_handler(number, self.leave)
         loop.add_signal_handler(HURRYING, self.hurry)
 
     def leave(self) -> None:
-        """Begin to leave; called again, do not wait for what is in flight."""
+        """Begin to leave; a second call does not wait for requests in flight."""
         if self._leaving.is_set():
             self.hurry()
         self._leaving.set()
 
     def hurry(self) -> None:
-        """Leave, and do not wait for what is in flight."""
+        """Leave, without waiting for requests in flight."""
         self._leaving.set()
         self._hurried.set()
         self.engine.hurry()
 
     async def run(self, on_ready: Callable[[ServeConfig], None]) -> None:
-        """Serve, and return once told to leave and nothing is left.
+        """Serve, and return once told to leave and all requests are answered.
 
         Args:
-            on_ready: is called with the config and its ports, in a thread.
+            on_ready: called with the config and its ports, in a thread.
 
         Raises:
             BertenderError: the engine cannot be started; PortTakenError: a port cannot be opened;
@@ -166,7 +169,7 @@ class Process:
             self.door.records.close()
 
     async def _started(self) -> bool:
-        """Start the engine; return whether nobody asked to leave meanwhile."""
+        """Start the engine; return False where a signal to leave came meanwhile."""
         starting = asyncio.create_task(self.engine.start())
         leaving = asyncio.create_task(self._leaving.wait())
         await asyncio.wait({starting, leaving}, return_when=asyncio.FIRST_COMPLETED)
@@ -221,7 +224,7 @@ class Process:
         try:
             listen(front, self.door.settings, self.config.host, port)
         except ServingError as error:
-            # another process was quicker, if it is not the certificate
+            # another process took the port, or the certificate is invalid
             taken = OSError(errno.EADDRINUSE, str(error))
             if self.config.tls_certificate is None:
                 raise listening_error(self.config.host, "grpc_port", port, taken) from None
@@ -235,8 +238,7 @@ class Process:
         tasks: list[asyncio.Task[None]],
         grpc_front: grpc.aio.Server | None,
     ) -> None:
-        """Answer what is in flight, and what clients send on connections that they have; tell them
-        to open no more here."""
+        """Answer requests in flight and on open connections; tell clients to open no more."""
         self.door.leaving = True
         loop = asyncio.get_running_loop()
         begun = quiet_since = loop.time()
@@ -265,14 +267,14 @@ class Process:
 
 
 def check_tls(config: ServeConfig) -> None:
-    """Raise ConfigError where the files of TLS cannot be used."""
+    """Raise ConfigError for TLS files that cannot be used."""
     if config.tls_certificate is None:
         return
     try:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        # an encrypted key would ask for its pass phrase at the terminal
+        # an encrypted key would prompt for its pass phrase
         context.load_cert_chain(config.tls_certificate, config.tls_key, password=lambda: "")
-    except OSError as error:  # ssl.SSLError is one
+    except OSError as error:  # includes ssl.SSLError
         raise ConfigError(
             f"tls_certificate={config.tls_certificate}, tls_key={config.tls_key}: {error}. Name a "
             "certificate in PEM, its chain in it, and its unencrypted key."
@@ -280,7 +282,7 @@ def check_tls(config: ServeConfig) -> None:
 
 
 class Artifacts:
-    """The artifacts of the served versions. Its methods may be called by several threads.
+    """The artifacts of the served versions. Methods are thread-safe.
 
     Args:
         repository: what `write_repository` wrote.
@@ -292,7 +294,7 @@ class Artifacts:
         """Name of a model -> the folder of its served version, and its tokenizer."""
 
     def golden(self, model: str) -> Sequence[str] | None:
-        """Return the texts of a golden example; None where the artifact has none."""
+        """Return the texts of a golden example, if the artifact has one."""
         try:
             artifact, _ = self._of(model)
             if GOLDEN_NAME not in artifact.card.files:
@@ -303,8 +305,8 @@ class Artifacts:
             return None
 
     def count_tokens(self, model: str, examples: Sequence[tuple[str, ...]]) -> list[int]:
-        """Return how many tokens the longest row of each example has, at most one more than the
-        model reads; the first that has more is the last."""
+        """Return the tokens of the longest row of each example, at most one more than the model
+        reads, up to the first example with too many."""
         artifact, parameters = self._of(model)
         problem = PROBLEMS[artifact.card.task.problem_type]
         folder, encode = self._tokenizers.get(model, (None, None))
@@ -316,7 +318,7 @@ class Artifacts:
             batch = encode([problem.to_example(example)])
             is_cut = batch.truncated is not None and bool(batch.truncated[0])
             counts.append(batch.lengths()[0] + is_cut)
-            if is_cut:  # the request is refused by it; tokenising 2 MB of others takes a second
+            if is_cut:  # this one refuses the request; tokenising 2 MB of others takes a second
                 break
         return counts
 

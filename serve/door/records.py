@@ -1,7 +1,7 @@
-"""What the door says of its requests: an access log, a line of JSON each, metrics, and traces.
+"""Records of the door's requests: an access log of JSON lines, metrics, and traces.
 
-None holds a text. The log is written by a thread of its own, so that a disk or a pipe that takes
-nothing holds no request up: lines that find its queue full are counted and lost.
+None contains texts. A thread writes the log, so that a blocked disk or pipe delays no request:
+lines that find its queue full are counted and lost.
 
 A trace has a span for each inference request. The libraries of OpenTelemetry are an extra, and are
 imported only where spans are sent: by the setting `otlp_endpoint`, or by the variables that
@@ -47,7 +47,7 @@ disable_created_metrics()  # type: ignore[no-untyped-call]
 
 MOST_WAITING_LINES = 10_000
 UNAUTHORIZED_LINE_S = 1.0
-"""Between two lines of requests without a key that is known."""
+"""Seconds between two lines of requests without a known key."""
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 """Bounds of the histogram's buckets."""
 PROTOCOLS = ("http", "grpc")
@@ -63,13 +63,13 @@ class Visit:
     id: str = ""
     key: str | None = None
     number: int | None = None
-    """The door's own, by which logs behind it name the request."""
+    """Number of the request, also in the logs of the engine."""
     texts: int = 0
     tokens: int = 0
-    """Of its texts, about; see `Door.tokens`."""
+    """Estimated tokens of its texts; see `Door.tokens`."""
     outcome: str = OK
     headers: Iterable[tuple[str | bytes, str | bytes]] = ()
-    """As they came, for the span of its caller."""
+    """Headers as they arrived, with the span of its caller."""
     started: float = field(default_factory=time.perf_counter)
 
 
@@ -77,9 +77,9 @@ class Records:
     """The access log, the metrics and the traces of a door.
 
     Args:
-        access_log: file that lines are appended to, - for standard output; None writes none. A
-            file that is moved away is opened anew.
-        traces: sends a span for each request; None sends none.
+        access_log: file that lines are appended to, - for standard output; None for no log. A file
+            that is moved away is opened anew.
+        traces: sends a span for each request; None for no traces.
     """
 
     def __init__(self, access_log: Path | None = None, traces: Traces | None = None) -> None:
@@ -93,8 +93,7 @@ class Records:
         )
         self.refused = Counter(
             "bertender_door_refused",
-            "Refused requests that are none of inference, or were refused unread, by protocol and "
-            "status.",
+            "Refused requests that are not of inference, or were not read, by protocol and status.",
             ("protocol", "status"),
             registry=registry,
         )
@@ -107,7 +106,7 @@ class Records:
         )
         self.under_way = Gauge(
             "bertender_door_requests_under_way",
-            "Inference requests that have no response yet.",
+            "Inference requests in flight.",
             registry=registry,
         )
         self.texts = Counter(
@@ -127,10 +126,10 @@ class Records:
         self.ready = Gauge("bertender_door_ready", "1 while readiness is.", registry=registry)
         self.lost_lines = Counter(
             "bertender_door_lost_log_lines",
-            "Lines of the access log that found its queue or its disk full.",
+            "Lost lines of the access log, as its queue or disk was full.",
             registry=registry,
         )
-        for protocol in PROTOCOLS:  # each series is there from the start, at 0
+        for protocol in PROTOCOLS:  # all series start at 0
             self.seconds.labels(protocol)
             for outcome in (OK, *(code.outcome for code in CODES)):
                 self.requests.labels(protocol, outcome)
@@ -138,15 +137,15 @@ class Records:
         self.log = None if access_log is None else AccessLog(access_log, self.lost_lines)
 
     def refuse(self, protocol: str, status: int | str) -> None:
-        """Count a request that is none of inference, or whose head or message is not read.
+        """Count a request that is not of inference, or whose head or message is not read.
 
-        It has no line in the log: anybody can send such requests, at no cost.
+        It has no line in the log: anybody can send many of them.
         """
         self.refused.labels(protocol, str(status)).inc()
 
     @contextmanager
     def calls_refused(self) -> Iterator[None]:
-        """Count such a call of gRPC, where the block refuses it."""
+        """Count a gRPC call of this kind that the block refuses."""
         try:
             yield
         except RefusedError as error:
@@ -186,8 +185,8 @@ class Records:
             self.traces.note(visit, seconds)
 
     def _may_log(self) -> bool:
-        """Return whether a request without a key has a line: one in a second has, since anybody
-        can send them."""
+        """Return whether a request without a key is logged: one a second is, since anybody can send
+        many."""
         now = time.monotonic()
         if may := now - self._logged_unauthorized >= UNAUTHORIZED_LINE_S:
             self._logged_unauthorized = now
@@ -198,7 +197,7 @@ class Records:
         return generate_latest(self.registry).decode()
 
     def close(self) -> None:
-        """Write and send what still waits, and close the log."""
+        """Flush the log and the traces, and close the log."""
         if self.log is not None:
             self.log.close()
         if self.traces is not None:
@@ -225,14 +224,14 @@ class AccessLog:
                     f"access_log={file}: {error.strerror}. Name a file that this user can write "
                     "with --access-log, or - for standard output."
                 ) from None
-        # a disk that is full would get a traceback for each line that finds no room
+        # a full disk would cause a traceback for each line
         self.handler.handleError = lambda record: self.lost_lines.inc()  # type: ignore[method-assign]
         self.queue: queue.Queue[logging.LogRecord] = queue.Queue(MOST_WAITING_LINES)
         self.listener = logging.handlers.QueueListener(self.queue, self.handler)
         self.listener.start()
 
     def write(self, visit: Visit, seconds: float) -> None:
-        """Hand a line over to the thread that writes."""
+        """Queue a line for the writing thread."""
         line = msgspec.json.encode(
             {
                 "time": round(time.time(), 3),
@@ -255,7 +254,7 @@ class AccessLog:
             self.lost_lines.inc()
 
     def close(self) -> None:
-        """Write what still waits, and close the file."""
+        """Flush the queue, and close the file."""
         self.listener.stop()
         with suppress(OSError):  # the disk is full
             self.handler.close()
@@ -321,14 +320,14 @@ class Traces:
         span.end(end_ns)
 
     def close(self) -> None:
-        """Send what still waits, within CLOSE_TRACES_S: a collector may be away."""
+        """Send queued spans, within CLOSE_TRACES_S: a collector may be down."""
         closing = threading.Thread(target=self.provider.shutdown, daemon=True)
         closing.start()
         closing.join(CLOSE_TRACES_S)
 
 
 def _parent(visit: Visit) -> Mapping[str, str]:
-    """Return the headers of a request that name its caller's span."""
+    """Return the headers of a request with its caller's span."""
     pairs = [
         [each.decode("latin-1") if isinstance(each, bytes) else each for each in pair]
         for pair in visit.headers
@@ -337,7 +336,7 @@ def _parent(visit: Visit) -> Mapping[str, str]:
 
 
 def traces_to(endpoint: str | None) -> Traces | None:
-    """Return where spans go; None sends none.
+    """Return the sender of spans; None where none are sent.
 
     Args:
         endpoint: URL of a collector; None reads it from the variables of OpenTelemetry, if any.
@@ -363,6 +362,6 @@ def traces_to(endpoint: str | None) -> Traces | None:
         reason = "OpenTelemetry is not installed. Install it: pip install 'bertender[serve,otel]'"
         if endpoint is not None:
             raise ConfigError(f"otlp_endpoint={endpoint}: {reason}.") from None
-        # many platforms set the variables for whatever they run
+        # many platforms set the variables for all programs
         logger.warning("no traces are sent: %s", reason)
         return None

@@ -1,9 +1,8 @@
-"""Validation of inference requests: nothing that a client sends reaches an engine otherwise.
+"""Validation of inference requests of both protocols.
 
-Both protocols are read into a `Draft`, and `checked` holds it against the model. A tensor's values
-are taken apart only once its shape is known to be allowed, so that a request needs memory in the
-order of its own bytes. JSON is decoded by types for the same reason: what does not fit them is
-refused where it is met, and what nobody reads is not built.
+Both are read into a `Draft`, which `checked` compares with the model. Values of a tensor are
+decoded only once its shape is valid, and JSON is decoded by types, so that a request needs memory
+in proportion to its bytes.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from serve.wire import (
 
 MOST_PARAMETERS = 32
 MOST_PARAMETER_BYTES = 8 * 1024
-"""Of the JSON of a request's parameters, or of a tensor's."""
+"""Most bytes of the JSON of a request's or a tensor's parameters."""
 MOST_ID_CHARACTERS = 256
 CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 """Characters that would end a line of a log."""
@@ -39,7 +38,7 @@ MOST_BODY_BYTES = 64 * 2**20
 BYTES_BESIDES_TEXTS = 64 * 1024
 """Most bytes of a body that belong to no text."""
 BYTES_BESIDES_TEXT = 64
-"""Most bytes of a text's row that belong not to the text."""
+"""Most bytes of a text's row besides the text."""
 JSON_ESCAPE = 6
 """Most bytes of JSON for a byte of text: a control character as \\u0000."""
 BINARY_OUTPUT = "binary_data_output"
@@ -48,18 +47,18 @@ BINARY_SIZE = "binary_data_size"
 
 
 def invalid(reason: str) -> RefusedError:
-    """Return the refusal of a request that no engine could answer."""
+    """Return the refusal of an invalid request."""
     return RefusedError(INVALID, reason)
 
 
 def shown(value: object) -> str:
-    """Return what a client has sent as it stands in a message: quoted, and cut where it is long."""
+    """Return a client's value for a message: quoted, and shortened."""
     text = repr(value)
     return text if len(text) <= 80 else f"{text[:76]}...{text[-1]}"
 
 
 def most_body_bytes(model: Model, is_json: bool = False) -> int:
-    """Return the size of the largest body that can be a request to a model."""
+    """Return the size of the largest body of a request to a model."""
     texts = model.max_batch_size * len(model.inputs) * (model.max_text_bytes + BYTES_BESIDES_TEXT)
     return min(texts * (JSON_ESCAPE if is_json else 1) + BYTES_BESIDES_TEXTS, MOST_BODY_BYTES)
 
@@ -72,18 +71,18 @@ class DraftTensor:
     datatype: str
     shape: Sequence[int]
     values: Callable[[int], Sequence[bytes]]
-    """Takes its values apart, of which there must be so many."""
+    """Decodes its values, whose number must be the argument."""
 
 
 @dataclass(frozen=True)
 class Draft:
-    """A request as it was read, of either protocol."""
+    """A request of either protocol, before validation."""
 
     id: str
     parameters: Mapping[str, object]
     inputs: Sequence[DraftTensor]
     outputs: Sequence[tuple[str, Mapping[str, object]]]
-    """Names and parameters of the outputs that it asks for; none for all."""
+    """Names and parameters of the requested outputs; empty for all."""
 
 
 @dataclass(frozen=True)
@@ -93,13 +92,13 @@ class Asked:
     id: str
     request: InferRequest
     outputs: Mapping[str, bool]
-    """Names of the outputs, and whether each is wanted in the binary form; empty for all."""
+    """Names of the requested outputs, and whether each is to be binary; empty for all."""
     binary: bool
-    """Whether outputs without a wish of their own are wanted in the binary form."""
+    """Whether outputs are binary by default."""
 
     def examples(self) -> list[tuple[bytes, ...]]:
-        """Return the texts of each example, taken apart anew: a request that waits holds them once,
-        in its tensors."""
+        """Return the texts of each example, decoded again: a waiting request holds them once, in
+        its tensors."""
         columns = []
         for each in self.request.inputs:
             rows, width = each.shape
@@ -135,7 +134,7 @@ def _is_integer(value: object) -> bool:
 
 
 CONTENT_TYPE = Parameter(lambda value: value in ("str", "np", "pd"), "'str', 'np' or 'pd'")
-"""What MLServer's codecs have made a request or an input from: the texts are the same in all."""
+"""Content types of MLServer's codecs; the texts are the same in all."""
 PARAMETERS: Mapping[str, Parameter] = {
     TRUNCATE: Parameter(_is_bool, "true or false"),
     "timeout": Parameter(
@@ -143,7 +142,7 @@ PARAMETERS: Mapping[str, Parameter] = {
     ),
     "priority": Parameter(
         lambda value: _is_integer(value) and value == 0,
-        "0: requests are served in turns, and none goes before others",
+        "0: requests are served in turns, without priorities",
     ),
     BINARY_OUTPUT: Parameter(_is_bool, "true or false", http_only=True),
     "content_type": CONTENT_TYPE,
@@ -164,7 +163,7 @@ def check_parameters(
     is_http: bool,
     where: str = "the request",
 ) -> None:
-    """Raise RefusedError for a parameter that is unknown, or has no value that it may have."""
+    """Raise RefusedError for an unknown parameter, or an invalid value."""
     if len(parameters) > MOST_PARAMETERS:
         raise invalid(f"{where} has {len(parameters)} parameters, allowed {MOST_PARAMETERS}.")
     for name, value in parameters.items():
@@ -183,7 +182,7 @@ def checked(draft: Draft, model: Model, number: int, caller: str, is_http: bool)
     """Return a request that the engine can run.
 
     Raises:
-        RefusedError: INVALID, and the message says what to change.
+        RefusedError: INVALID; the message says what to change.
     """
     if len(draft.id) > MOST_ID_CHARACTERS:
         raise invalid(f"the id has {len(draft.id)} characters, allowed {MOST_ID_CHARACTERS}.")
@@ -218,7 +217,7 @@ def checked(draft: Draft, model: Model, number: int, caller: str, is_http: bool)
 
 
 def _rows(inputs: Sequence[DraftTensor], model: Model) -> int:
-    """Return how many rows the inputs have, all of them the same."""
+    """Return the number of rows, the same in all inputs."""
     for each in inputs:
         if each.datatype != BYTES:
             raise invalid(f"{each.name} has datatype {shown(each.datatype)}, it must be BYTES.")
@@ -231,7 +230,7 @@ def _rows(inputs: Sequence[DraftTensor], model: Model) -> int:
             )
     rows = inputs[0].shape[0]
     if any(each.shape[0] != rows for each in inputs):
-        raise invalid(f"the inputs {', '.join(model.inputs)} have not the same number of texts.")
+        raise invalid(f"the inputs {', '.join(model.inputs)} differ in their numbers of texts.")
     if rows < 1:
         raise invalid("the request holds no text. Send one at least.")
     if rows > model.max_batch_size:
@@ -272,7 +271,7 @@ def binary_values(name: str, data: bytes, count: int) -> Sequence[bytes]:
     """Return the values of a tensor in the binary form.
 
     Raises:
-        RefusedError: INVALID: there are not so many.
+        RefusedError: INVALID: their number is another.
     """
     try:
         return split(data, count)
@@ -281,8 +280,8 @@ def binary_values(name: str, data: bytes, count: int) -> Sequence[bytes]:
 
 
 def bytes_read(example: Sequence[bytes], model: Model) -> list[int]:
-    """Return the bytes of what a model reads at once of an example: all its texts, or a query with
-    one of its passages after another."""
+    """Return the bytes of each row of an example: of all its texts, or of the query with each
+    passage."""
     if PASSAGES not in model.inputs:
         return [sum(map(len, example))]
     query, *passages = example
@@ -290,7 +289,7 @@ def bytes_read(example: Sequence[bytes], model: Model) -> list[int]:
 
 
 def too_long(row: int, longest: int) -> str:
-    """Return why a row is refused whose texts have too many tokens, as the engine says it."""
+    """Return the refusal of a row with too many tokens, in the engine's words."""
     return (
         f"row {row} has more than {longest} tokens, which is the model's longest input. Split "
         "the text, or send the parameter truncate=true to have it cut."

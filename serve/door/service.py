@@ -30,21 +30,20 @@ from serve.wire import ADMIN_HEADER, Tensor
 SERVER_NAME = "bertender"
 SERVER_VERSION = metadata.version("bertender")
 EXTENSIONS = ("binary_tensor_data", "model_configuration", "model_repository")
-FAILURE = "the server has an error of its own; its log has more."
+FAILURE = "internal error of the server; see its log."
 
 SPECIAL_TOKENS = 2
-"""Of a text, at least: what the tokenizer adds to it."""
+"""Fewest tokens of a text: those that the tokenizer adds."""
 BYTES_OF_TOKEN = 4
-"""On average, about, by which the tokens of a text are counted without its tokenizer."""
+"""About the average, by which tokens are estimated without a tokenizer."""
 COUNTED_AT_ONCE = 2
 """Requests whose tokens are counted at a time: a large one keeps a core busy for up to a second."""
 FEW_BYTES = 16 * 1024
-"""Of a request whose texts the engine tokenises in a millisecond or two."""
+"""Bytes that the engine tokenises in a millisecond or two."""
 
 Example = tuple[str, ...]
 CountTokens = Callable[[str, Sequence[Example]], Sequence[int]]
-"""Takes a model's name and examples, and returns how many tokens each has, up to the first that has
-too many. Runs in a thread."""
+"""(model's name, examples) -> tokens of each, up to the first with too many; runs in a thread"""
 
 
 @dataclass(frozen=True)
@@ -54,20 +53,20 @@ class DoorSettings:
     api_keys: Path | None = None
     """File of keys, see `callers`; None lets everybody in."""
     admin_token: str | None = None
-    """Opens the administrative routes; None opens them to nobody."""
+    """Opens the administrative routes; None closes them to everybody."""
     allow_origins: tuple[str, ...] = ()
-    """Origins of pages elsewhere that may ask from a browser."""
+    """Origins of pages elsewhere that may send requests from a browser."""
     access_log: Path | None = None
     otlp_endpoint: str | None = None
-    """URL that traces are sent to; None leaves that to the variables of OpenTelemetry."""
+    """URL that traces are sent to; None for that of OpenTelemetry's variables."""
     behind_proxy: bool = False
-    """Nothing but a proxy reaches the door: X-Forwarded-For names the caller."""
+    """Only a proxy reaches the door: X-Forwarded-For names the caller."""
     is_local: bool = False
-    """It listens at the loopback address alone."""
+    """It listens at a loopback address."""
     tls_certificate: Path | None = None
     tls_key: Path | None = None
     most_connections: int = 1000
-    """Of HTTP; and calls of gRPC at a time."""
+    """Most connections of HTTP, and calls of gRPC, at a time."""
     idle_s: float = 75.0
     """Longest time that a connection may be unused."""
     head_s: float = 10.0
@@ -76,28 +75,28 @@ class DoorSettings:
     body_s: float = 60.0
     """Longest time for a request's body."""
     most_held_bytes: int = 64 * 2**20
-    """Of bodies of HTTP, messages of gRPC, and texts that the engine has, at a time."""
+    """Most bytes of bodies, gRPC messages, and texts in the engine, at a time."""
 
     @property
     def has_own_names(self) -> bool:
-        """Whether it is asked by names of this machine: no key and no proxy decides who asks."""
+        """Whether only names of this machine reach it: there are no keys and no proxy."""
         return self.is_local and self.api_keys is None and not self.behind_proxy
 
 
 class Door:
-    """What both protocols share.
+    """The part of the door that both protocols share.
 
     Attributes:
-        leaving: whether the process is about to end: HTTP connections are closed after a response.
+        leaving: the process is about to end; HTTP connections are closed after a response.
 
     Args:
-        engine: runs the models; it has been started.
+        engine: has been started.
         settings: of the protocols.
-        count_tokens: counts tokens, so that the door refuses what is too long; None leaves that to
-            the engine.
+        count_tokens: counts tokens, so that the door refuses long texts; None leaves that to the
+            engine.
 
     Raises:
-        ConfigError: of the file of keys.
+        ConfigError: the file of keys has an error.
     """
 
     def __init__(
@@ -121,14 +120,14 @@ class Door:
 
     @property
     def is_ready(self) -> bool:
-        """Whether the door wants requests."""
+        """Whether the door accepts requests."""
         return not self.leaving and self.engine.is_ready()
 
     async def model(self, name: str, version: str = "") -> Model:
         """Return a model.
 
         Raises:
-            RefusedError: UNKNOWN: there is none of the name, or not of the version.
+            RefusedError: UNKNOWN: no model of this name and version.
         """
         models = await self.engine.models()
         model = models.get(name)
@@ -145,8 +144,8 @@ class Door:
 
         Args:
             own: of the connection to the door.
-            forwarded: values of the header X-Forwarded-For. Only the last address is the proxy's
-                word; those before it are what its client has sent.
+            forwarded: values of the header X-Forwarded-For. Only the last address is from the
+                proxy; those before it are from its client.
         """
         if not self.settings.behind_proxy or not forwarded:
             return own
@@ -161,10 +160,10 @@ class Door:
         return next(self._numbers)
 
     def hold(self, size: int, whole: int = 0) -> None:
-        """Count bytes of a body or message, and, below 0, of one that has gone.
+        """Count bytes of a body or message in memory; below 0, freed ones.
 
         Args:
-            size: bytes that come or go.
+            size: added or freed bytes.
             whole: bytes of the request so far. Small requests may use a quarter more than the
                 limit, so that large ones do not keep them out.
 
@@ -193,11 +192,11 @@ class Door:
             )
 
     async def infer(self, visit: Visit, asked: Asked, model: Model, caller: Caller) -> list[Tensor]:
-        """Return the outputs of a request, in a task that may be cancelled: the work is then
-        abandoned, but never interrupted, since requests share its connection.
+        """Return the outputs of a request. A cancelled task abandons the work without interrupting
+        it, since requests share a connection.
 
         Raises:
-            RefusedError: there are none.
+            RefusedError: it has no outputs.
         """
         visit.texts = asked.request.rows
         size = sum(len(each.data) for each in asked.request.inputs)
@@ -207,7 +206,7 @@ class Door:
         except BaseException:
             self.hold(-size)
             raise
-        # it is held until the engine is done with it, also where the client has gone
+        # held until the engine is done with it, also for a client that has gone
         task = asyncio.ensure_future(self.engine.infer(asked.request))
         self._running.add(task)
         task.add_done_callback(functools.partial(self._done, size))
@@ -218,21 +217,21 @@ class Door:
             raise
         except RefusedError as error:
             if error.code is UNAVAILABLE and caller.key is not None:
-                caller.key.charge(-visit.tokens)  # nothing ran, and the caller sends it again
+                caller.key.charge(-visit.tokens)  # nothing ran: it can be sent again
             raise
 
     def _done(self, size: int, task: asyncio.Task[tuple[Tensor, ...]]) -> None:
         self.hold(-size)
         self._running.discard(task)
-        # asked for, since asyncio reports an error that nobody asks for
+        # retrieved, since asyncio reports errors that are not
         if not task.cancelled() and isinstance(error := task.exception(), RefusedError):
-            error.__traceback__ = None  # its frames and it hold each other, and so the texts
+            error.__traceback__ = None  # a cycle with its frames, which hold the texts
 
     async def tokens(self, asked: Asked, model: Model, caller: Caller) -> int:
-        """Return about how many tokens the model reads for a request, and take them off its key.
+        """Return the estimated tokens of a request, and take them off its key.
 
-        Only texts that may be too long are tokenised, and only where they would be refused: others
-        are counted by their bytes. The engine counts again, and has the last word.
+        Only texts that may be too long are tokenised, and only where they would be refused; others
+        are estimated by their bytes. The engine counts again.
 
         Raises:
             RefusedError: INVALID: an example is longer than the model's input; TOO_MANY: the key
@@ -245,7 +244,7 @@ class Door:
         counts = [
             sum(min(size // BYTES_OF_TOKEN + specials, most) for size in own) for own in reads
         ]
-        if caller.key is not None:  # also for what is refused below, since it costs as much
+        if caller.key is not None:  # also for requests that are refused below, which cost as much
             caller.key.admit(self.callers.clock())
             caller.key.charge(sum(counts))
         if longest is None or self.count_tokens is None or asked.request.truncate:
@@ -255,7 +254,7 @@ class Door:
         for row, count in zip(long, found, strict=False):
             if count > longest:
                 raise invalid(too_long(row, longest))
-            if len(reads[row]) > 1:  # the count is that of the longest alone
+            if len(reads[row]) > 1:  # the count is of the longest alone
                 continue
             if caller.key is not None:
                 caller.key.charge(count - counts[row])
@@ -265,19 +264,19 @@ class Door:
     async def _counted(
         self, model: Model, asked: Asked, rows: Sequence[int], size: int
     ) -> Sequence[int]:
-        """Return the tokens of rows, up to the first that is too long; nothing where others are
-        being counted, and the engine has little work with these.
+        """Return the tokens of rows, up to the first that is too long; nothing for small rows while
+        others are counted, which the engine checks quickly.
 
         Args:
             model: of the request.
             asked: the request.
-            rows: which of its examples.
-            size: bytes of these.
+            rows: indices of its examples.
+            size: bytes of these rows.
         """
         if not rows or (size <= FEW_BYTES and self._counting.locked()):
             return ()
         assert self.count_tokens is not None
-        await self._counting.acquire()  # who goes away while it waits costs nothing
+        await self._counting.acquire()  # a client that goes while it waits costs nothing
         every = asked.examples()
         examples = [tuple(text.decode() for text in every[row]) for row in rows]
         counting = asyncio.ensure_future(asyncio.to_thread(self.count_tokens, model.name, examples))
@@ -287,9 +286,9 @@ class Door:
     def _counted_one(self, counting: asyncio.Future[Sequence[int]]) -> None:
         self._counting.release()
         if not counting.cancelled():
-            counting.exception()  # else asyncio reports that nobody asked for it
+            counting.exception()  # else asyncio reports it as not retrieved
 
 
 def platform_of(model: Model) -> str:
-    """Return what runs a model, as its metadata say it."""
+    """Return the platform of a model, for its metadata."""
     return str(model.config.get("platform") or model.config.get("backend") or "")

@@ -1,11 +1,10 @@
-"""Triton behind the door, asked over one pooled gRPC channel.
+"""Engines of Triton, which the door asks over one gRPC channel.
 
-`TritonEngine` starts and ends it; `AttachedEngine` does neither: it is NVIDIA's container in the
-pod of the door, for one. The door asks that every second whether its models are ready, and is not
-ready itself while they are not.
+`TritonEngine` starts and ends Triton. `AttachedEngine` does neither: Triton is NVIDIA's container
+in the door's pod, for one. The door polls it every second, and is ready while its models are.
 
-A call to Triton is never cancelled, and has no deadline, which is a cancel too: Triton 2.51 ends
-after some of them. Whoever stops waiting for a request says so by `abandon`.
+Calls to Triton are never cancelled, and have no deadline, which cancels too: Triton 2.51 crashes
+after some cancels. Requests are given up by `abandon`.
 """
 
 from __future__ import annotations
@@ -57,7 +56,7 @@ PORT_IN_USE = "already in use"
 METRICS_TIMEOUT_S = 5.0
 CHANNEL = (
     ("grpc.enable_http_proxy", 0),
-    ("grpc.use_local_subchannel_pool", 1),  # one that was killed leaves no connection behind
+    ("grpc.use_local_subchannel_pool", 1),  # a killed Triton leaves no connection behind
     ("grpc.max_send_message_length", -1),
     ("grpc.max_receive_message_length", -1),
     ("grpc.initial_reconnect_backoff_ms", 50),
@@ -70,19 +69,19 @@ CODES: Mapping[grpc.StatusCode, Code] = {
     grpc.StatusCode.NOT_FOUND: UNKNOWN,
     grpc.StatusCode.CANCELLED: CANCELLED,
     grpc.StatusCode.DEADLINE_EXCEEDED: LATE,
-    grpc.StatusCode.ALREADY_EXISTS: LATE,  # as the backend says it
+    grpc.StatusCode.ALREADY_EXISTS: LATE,  # in the backend's words
     grpc.StatusCode.UNAVAILABLE: UNAVAILABLE,
 }
 """Other statuses of Triton are failures."""
 RESTRICTED = "This protocol is restricted"
-"""How Triton begins its refusal of a request without the token."""
+"""Start of Triton's refusal of a request without the token."""
 
-# parameters of requests that the backend reads, and that no client can send
+# parameters for the backend, which no client can send
 CALLER, WAIT_MS, NUMBER, ABANDON = "caller", "wait_ms", "number", "abandon"
 
 
 class AskedTriton(Engine):
-    """Triton as it is asked, whoever starts it.
+    """A client of Triton, whoever starts it.
 
     Args:
         names: of the models that must be ready.
@@ -110,7 +109,7 @@ class AskedTriton(Engine):
                 request = messages.ModelReadyRequest(name=name)
                 if not (await self.stub.ModelReady(request, metadata=self.metadata)).ready:
                     return False
-        except grpc.aio.AioRpcError:  # it does not listen yet, or does not know the model yet
+        except grpc.aio.AioRpcError:  # Triton does not listen yet, or does not know the model yet
             return False
         return True
 
@@ -131,7 +130,7 @@ class AskedTriton(Engine):
     def _forget(self, number: int, done: asyncio.Task[tuple[Tensor, ...]]) -> None:
         self._calls.pop(number, None)
         if not done.cancelled():
-            done.exception()  # read, though nobody may wait for it any more
+            done.exception()  # read also when nobody waits for it any more
 
     async def _ask(self, request: InferRequest) -> tuple[Tensor, ...]:
         message = self._message(request.model, request.inputs)
@@ -173,7 +172,7 @@ class AskedTriton(Engine):
         task.add_done_callback(self._abandoned.discard)
 
     async def _say(self, message: Any) -> None:
-        """Send a request whose answer is of no interest."""
+        """Send a request, and ignore the answer."""
         with suppress(RefusedError):
             await self._answer(self.stub.ModelInfer, message)
 
@@ -181,7 +180,7 @@ class AskedTriton(Engine):
         """Return Triton's answer.
 
         Raises:
-            RefusedError: there is none, or an error.
+            RefusedError: there is none, or it is an error.
         """
         if self.channel is None or self.ended is None or self.ended.done():
             raise away()
@@ -211,7 +210,7 @@ class AskedTriton(Engine):
         return bool(self._models)
 
     async def _refresh(self) -> None:
-        """Look up the models that take requests, without those that others call."""
+        """Look up the models that clients call, without those that models call."""
         versions: dict[str, int] = {}
         for each in await self._states():
             if each.state == "READY":
@@ -249,7 +248,7 @@ class TritonEngine(AskedTriton):
                 await self._launch()
                 break
             except ServingError as error:
-                # another process was quicker at the port for its metrics
+                # another process took the port of its metrics
                 if not left or PORT_IN_USE not in str(error):
                     raise
         await self._check_closed()
@@ -265,7 +264,7 @@ class TritonEngine(AskedTriton):
         await self._until_ready()
 
     def _watch_end(self) -> None:
-        """Let `ended` have a result once the supervisor has ended."""
+        """Resolve `ended` once the supervisor has ended."""
         assert self.triton.supervisor is not None
         loop = asyncio.get_running_loop()
         self.ended = ended = loop.create_future()
@@ -295,21 +294,21 @@ class TritonEngine(AskedTriton):
             await asyncio.sleep(POLL_S)
 
     async def _check_closed(self) -> None:
-        """Ask it without the token: a server must refuse that before it is used."""
+        """Check that Triton refuses a request without the token, before it is used."""
         try:
             await self.stub.ServerLive(messages.ServerLiveRequest())
         except grpc.aio.AioRpcError as error:
             if RESTRICTED in (error.details() or ""):
                 return
         raise ServingError(
-            "the server answers a request without the token: its routes are not closed, so it was "
-            "stopped. Use another version of the server, which knows --grpc-restricted-protocol."
+            "the server answered a request without the token, and was stopped: its routes are "
+            "open. Use a version of the server that knows --grpc-restricted-protocol."
         )
 
     async def stop(self) -> None:
         """End Triton; the workspace goes with it."""
         await self._close()
-        if self._launching is not None:  # whoever waited for it may have gone
+        if self._launching is not None:  # its waiter may have gone
             await asyncio.wait({self._launching})
         await asyncio.to_thread(self.triton.end)
 
@@ -331,7 +330,7 @@ class TritonEngine(AskedTriton):
         return await self._states()
 
     async def load(self, model: str) -> None:
-        # as its folder is: no files or settings that a request brings
+        # from its folder: without files or settings of a request
         request = messages.RepositoryModelLoadRequest(model_name=model)
         try:
             await self._answer(self.stub.RepositoryModelLoad, request)
@@ -366,14 +365,15 @@ class TritonEngine(AskedTriton):
 
 LOOK_S = 1.0
 ANSWER_S = 5.0
-"""Longest wait for Triton to say whether a model is ready."""
+"""Longest wait for Triton's answer whether a model is ready."""
 
 
 class AttachedEngine(AskedTriton):
-    """A Triton that something else starts; the door asks every second whether its models are ready.
+    """A Triton that another program starts; the door polls every second whether its models are
+    ready.
 
     Args:
-        repository: what Triton must serve, written from the same artifacts.
+        repository: written from the artifacts that Triton serves.
         config: of the door.
 
     Raises:
@@ -398,7 +398,7 @@ class AttachedEngine(AskedTriton):
         """Return once its models are ready.
 
         Raises:
-            ServingError: they are not in time, or are others.
+            ServingError: they are not ready in time, or are others.
         """
         await self._end()
         loop = asyncio.get_running_loop()
@@ -408,8 +408,8 @@ class AttachedEngine(AskedTriton):
         while not await self._are_ready():
             if await self._asks_for_token():
                 raise ServingError(
-                    f"triton={TRITON_SCHEME}{self.address}: it asks for another token. Name the "
-                    "file with that of its --grpc-restricted-protocol: --triton-token-file."
+                    f"triton={TRITON_SCHEME}{self.address}: it has another token. Name the file "
+                    "with that of its --grpc-restricted-protocol: --triton-token-file."
                 )
             if loop.time() > deadline:
                 raise ServingError(
@@ -439,10 +439,10 @@ class AttachedEngine(AskedTriton):
         return False
 
     async def _take_on(self) -> None:
-        """Take on the models as they are now.
+        """Update the models.
 
         Raises:
-            ServingError: one is of another artifact.
+            ServingError: a model is of another artifact.
         """
         try:
             await self._refresh()
@@ -453,8 +453,8 @@ class AttachedEngine(AskedTriton):
             if found is None or _about(found) != _about(model):
                 self._models = {}
                 raise ServingError(
-                    f"triton={TRITON_SCHEME}{self.address}: its model {model.name!r} is not of the "
-                    "artifact that the door was given. Write its repository anew: bertender serve "
+                    f"triton={TRITON_SCHEME}{self.address}: its model {model.name!r} is of another "
+                    "artifact than the door's. Write its repository anew: bertender serve "
                     "ARTIFACT --repository-only DIRECTORY"
                 )
         self.is_here = True
@@ -478,10 +478,10 @@ class AttachedEngine(AskedTriton):
     async def died(self) -> str:
         assert self.ended is not None
         await asyncio.shield(self.ended)
-        return "which the door does not start"
+        return "which the door cannot restart"
 
     async def kill(self) -> None:
-        """Leave it alone, and open another connection at the next start."""
+        """Leave Triton alone; the next start opens a new connection."""
         await self._end()
 
     async def stop(self) -> None:
@@ -508,6 +508,6 @@ def token_in(file: Path) -> str:
 
 
 def _about(model: Model) -> tuple[object, ...]:
-    """Return what two configurations of one artifact have in common, whatever their limits."""
+    """Return the part of a configuration that is the same for one artifact, whatever its limits."""
     parameters = BackendParameters.from_model_config(model.config)
     return model.inputs, model.outputs, parameters.digest

@@ -1,9 +1,8 @@
-"""Watch: asks the engine for a prediction every few seconds, and starts it again where it has ended
-or hangs.
+"""Watch: probes the engine every few seconds, and restarts it when it has ended or hangs.
 
-A server that hangs looks alive: its ports are open, and its own readiness may say so. So the watch
-sends texts of its own through the engine, as one more caller. It does not count the time in which
-the door itself stands still, as after SIGSTOP.
+A hanging server looks alive: its ports are open, and it may say that it is ready. So the watch
+sends golden texts through the engine, like any caller. Time in which the door itself is stopped, as
+by SIGSTOP, does not count.
 """
 
 from __future__ import annotations
@@ -25,41 +24,41 @@ from serve.wire import CANDIDATE_SUFFIX, WATCH_CALLER, Tensor
 logger = logging.getLogger(__name__)
 
 TEXT = "watch"
-"""What is asked of a model that has no golden text."""
+"""Text that probes a model without a golden text."""
 TICK_S = 0.25
 LONGEST_TICK_S = 1.0
-"""Of a tick that took longer, the door itself stood still."""
+"""Longest tick; in a longer one, the door itself was stopped."""
 STUB_GONE = "Stub process "
-"""How Triton begins its failure at every request once the backend's process stood still: it has to
-be started again, and the request may be sent again then."""
+"""Start of Triton's failure at every request after the backend's process was stopped: Triton must
+be restarted."""
 
 
 @dataclass(frozen=True)
 class Patience:
-    """How long the watch waits."""
+    """Times and counts of the watch."""
 
     every_s: float = 3.0
     """Between two questions."""
     unready_s: float = 3.0
-    """Without any answer of the engine, while one is due: readiness is false."""
+    """Seconds without a due answer until readiness is false."""
     hung_s: float = 15.0
-    """Likewise: the engine is started again."""
+    """Seconds without a due answer until the engine is restarted."""
     restarts: int = 10
     within_s: float = 600.0
-    """So many restarts in so much time, at most."""
+    """Most restarts within a time."""
     first_delay_s: float = 0.5
     longest_delay_s: float = 8.0
 
 
 class WatchedEngine(Engine):
-    """An engine that is started again when it ends or hangs.
+    """An engine that is restarted when it ends or hangs.
 
     Args:
-        engine: what is watched.
-        golden: name of a model -> an example that it takes.
-        restarts: whether it is started again; if not, its first end is the end.
+        engine: the watched engine.
+        golden: name of a model -> an example of its inputs.
+        restarts: whether it is restarted; otherwise its first end is final.
         patience: how long it waits.
-        again: what the log says of it.
+        again: the log's words for a restart.
     """
 
     def __init__(
@@ -78,14 +77,14 @@ class WatchedEngine(Engine):
         self.again = again
         self.is_up = False
         self.silent_s: dict[str, float] = defaultdict(float)
-        """Of each model, seconds for which an answer was due and none came."""
+        """Seconds of each model without a due answer."""
         self.answered: dict[str, float] = {}
-        """Name of a model -> when it last gave anybody a prediction."""
+        """Name of a model -> time of its last prediction for anybody."""
         self.ready = False
         self._registry = CollectorRegistry()
         self._restarts = Counter(
             "bertender_door_restarts",
-            "Starts of what runs the models after it had ended or hung.",
+            "Restarts of the engine after it had ended or hung.",
             registry=self._registry,
         )
         self._numbers = itertools.count(-1, -1)
@@ -111,7 +110,7 @@ class WatchedEngine(Engine):
         await self.engine.stop()
 
     async def died(self) -> str:
-        """Return why the engine is not started again."""
+        """Wait until the engine is given up, and return the reason."""
         assert self._task is not None
         return await asyncio.shield(self._task)
 
@@ -125,7 +124,7 @@ class WatchedEngine(Engine):
         self.is_up, self.ready = is_up, is_up and is_well
 
     async def _keep(self) -> str:
-        """Keep the engine running; return why that is given up."""
+        """Keep the engine running until it is given up; return the reason."""
         while True:
             reason = await self._until_away()
             self._set(is_up=False)
@@ -135,8 +134,8 @@ class WatchedEngine(Engine):
                 if (delay_s := self._delay()) is None:
                     times, minutes = self.patience.restarts, self.patience.within_s / 60
                     return (
-                        f"{reason.rstrip('.')}. It was started again {times} times within "
-                        f"{minutes:g} minutes, and is not once more."
+                        f"{reason.rstrip('.')}. It was restarted {times} times within {minutes:g} "
+                        "minutes, the most allowed."
                     )
                 logger.warning("the model server ended, %s; %s", reason, self.again)
                 await asyncio.sleep(delay_s)
@@ -144,14 +143,14 @@ class WatchedEngine(Engine):
                 try:
                     await self.engine.start()
                     break
-                except (BertenderError, OSError) as error:  # of a machine without room, too
+                except (BertenderError, OSError) as error:  # also of a machine out of memory
                     reason = str(error)
                     await self.engine.kill()
             self.silent_s.clear()
             self._set(is_up=True)
 
     def _delay(self) -> float | None:
-        """Return how long to wait before the next start; None where there were too many."""
+        """Return the wait before the next start; None after too many."""
         now = asyncio.get_running_loop().time()
         while self._begun and now - self._begun[0] > self.patience.within_s:
             self._begun.popleft()
@@ -162,7 +161,7 @@ class WatchedEngine(Engine):
         return min(delay_s, self.patience.longest_delay_s)
 
     async def _until_away(self) -> str:
-        """Return why the engine has ended, or was ended because it hung."""
+        """Wait until the engine ends, or is ended as it hangs; return the reason."""
         died = asyncio.create_task(self.engine.died())
         watching = asyncio.create_task(self._watch())
         try:
@@ -180,11 +179,11 @@ class WatchedEngine(Engine):
             await asyncio.wait({died, watching})
 
     async def _watch(self) -> str:
-        """Return the name of a model that hangs, once one does."""
+        """Wait until a model hangs, and return its name."""
         while True:
             well = True
             for model in [*(await self.engine.models()).values()]:
-                # a candidate may hang: who tries it finds that
+                # a candidate may hang
                 if model.name.endswith(CANDIDATE_SUFFIX) or self._has_answered(model):
                     continue
                 well = await self._answers(model) and well
@@ -194,12 +193,12 @@ class WatchedEngine(Engine):
             await asyncio.sleep(self.patience.every_s)
 
     def _has_answered(self, model: Model) -> bool:
-        """Return whether a model has answered others lately, so that it need not be asked."""
+        """Return whether a model has answered others lately, so that it needs no probe."""
         since = asyncio.get_running_loop().time() - self.patience.every_s
         return self.answered.get(model.name, since) > since
 
     async def _answers(self, model: Model) -> bool:
-        """Return whether a model answers; what it fails at is no answer, a full queue is one."""
+        """Return whether a model answers; a failure is not an answer, a full queue is."""
         request = self._request(model)
         question = asyncio.create_task(self.engine.infer(request))
         clock = asyncio.get_running_loop().time
@@ -227,7 +226,7 @@ class WatchedEngine(Engine):
 
     def _request(self, model: Model) -> InferRequest:
         texts = self.golden(model.name) or [TEXT] * len(model.inputs)
-        # of any number of passages, the first will do
+        # of several passages, the first will do
         texts = texts[: len(model.inputs)]
         return InferRequest(
             number=next(self._numbers),
@@ -241,7 +240,7 @@ class WatchedEngine(Engine):
         )
 
     async def models(self) -> Mapping[str, Model]:
-        """Return the models, also while the engine is away: they are known, and come back."""
+        """Return the models, also while the engine restarts."""
         if self.is_up:
             self._models = await self.engine.models()
         return self._models
@@ -288,10 +287,10 @@ class WatchedEngine(Engine):
 
 
 def _is_well(question: asyncio.Task[tuple[Tensor, ...]]) -> bool:
-    """Return whether an answer is a prediction, or a refusal as of a full queue."""
+    """Return whether an answer is a prediction, or a refusal such as of a full queue."""
     error = question.exception()
     if isinstance(error, RefusedError):
         return error.code is not FAILED
     if error is not None:
-        logger.error("the question of the watch failed", exc_info=error)
+        logger.error("the watch's probe failed", exc_info=error)
     return error is None

@@ -83,7 +83,9 @@ def test_what_was_tried_before() -> None:
     assert second == "scheme static was skipped: why"
 
 
-@pytest.mark.parametrize(("chosen_on", "said"), [("selection", "judged by 40 texts"), ("dev", "")])
+@pytest.mark.parametrize(
+    ("chosen_on", "said"), [("selection", "judged by 40 validation texts"), ("dev", "")]
+)
 def test_where_a_drop_was_judged(chosen_on: str, said: str) -> None:
     choice = {"before": 0.95, "after": 0.94, "n": 40}
     scores = {"score_before": 0.91, "score": 0.9, "chosen_on": chosen_on, "choice": choice}

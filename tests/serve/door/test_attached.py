@@ -99,7 +99,7 @@ def test_it_has_the_token_that_triton_asks_for(
     file = tmp_path / "token"
     file.write_text(f"{TOKEN}\n")
     with bare_triton(repository, tmp_path / "triton", token=TOKEN) as triton:
-        with pytest.raises(ServingError, match="asks for another token"):
+        with pytest.raises(ServingError, match="has another token"):
             start(onnx_artifact, attached(triton.grpc_url))
         start(onnx_artifact, attached(triton.grpc_url, triton_token_file=file))
 
@@ -112,7 +112,7 @@ def start(models: Models, config: ServeConfig) -> None:
 def test_a_triton_without_the_model_is_refused(
     triton: BareTriton, pair_artifact: Artifact, onnx_artifact: Artifact
 ) -> None:
-    with pytest.raises(ServingError, match="'classifier' is not of the artifact"):
+    with pytest.raises(ServingError, match="'classifier' is of another artifact"):
         start(pair_artifact, attached(triton.grpc_url))
     with pytest.raises(ServingError, match=r"models other were not ready within 1 s"):
         start({"other": onnx_artifact}, attached(triton.grpc_url, ready_timeout_s=1))

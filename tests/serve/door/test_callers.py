@@ -161,7 +161,7 @@ def test_a_key_is_taken_back_whatever_else_is_in_the_file(
     file.write_text(f"{row}\nnot a row\n")
     os.utime(file, ns=(1, 1))
     for now[0] in (2.0, 4.0):
-        with pytest.raises(RefusedError, match="not known"):
+        with pytest.raises(RefusedError, match="key is unknown"):
             known.caller(f"Bearer {key}", "a")
         assert known.caller(f"Bearer {other}", "a").name == "other"
     assert caplog.text.count("line 2 is not a row") == 1
@@ -193,7 +193,7 @@ def test_names_and_keys_are_there_once(tmp_path: Path) -> None:
     file = tmp_path / "keys"
     for second in (row, other):
         file.write_text(f"{row}\n{second}\n")
-        with pytest.raises(ConfigError, match="line 2 is there twice"):
+        with pytest.raises(ConfigError, match="line 2 is a duplicate"):
             read_keys(file)
 
 

@@ -348,7 +348,7 @@ def test_a_query_has_any_number_of_passages(
         ([1, 2], ["", ""], "PASSAGES row 0 is empty"),
         ([1, 0], [], r"must be \[queries, passages\]"),
         ([1, MOST_PASSAGES + 1], [], f"{MOST_PASSAGES} of them at most"),
-        ([2, 1], ["a", "b"], "not the same number of texts"),
+        ([2, 1], ["a", "b"], "differ in their numbers of texts"),
         ([1, 1], ["a" * 41], "41 bytes, allowed 40"),
     ],
 )

@@ -65,7 +65,7 @@ def test_it_answers_dies_and_starts_again(onnx_artifact: Artifact, local: Classi
         assert "nv_inference_count" in await engine.metrics()
         await engine.kill()
         assert "status 71: the server does not answer" in await engine.died()
-        with pytest.raises(RefusedError, match="started again") as away:
+        with pytest.raises(RefusedError, match="being restarted") as away:
             await engine.infer(request_of(b"apple saw"))
         assert away.value.code is UNAVAILABLE
         await engine.start()

@@ -217,11 +217,9 @@ def test_restarts_have_an_end() -> None:
         fake.cannot_start = True
         fake.end.set_result("status 70")
         reason = await asyncio.wait_for(engine.died(), 5)
-        assert reason == (
-            "no room. It was started again 3 times within 10 minutes, and is not once more."
-        )
+        assert reason == ("no room. It was restarted 3 times within 10 minutes, the most allowed.")
         assert fake.starts == 1 + QUICK.restarts
-        with pytest.raises(RefusedError, match="ended"):
+        with pytest.raises(RefusedError, match="restarted"):
             await engine.infer(request_of("other"))
         await engine.stop()
 
