@@ -1,4 +1,4 @@
-"""PROBLEMS: the kinds of problems that a model can be trained and served for, one a file."""
+"""PROBLEMS: the kinds of problems, one a file."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ KINDS: tuple[Problem[Any], ...] = (
 
 
 class Kinds(Table[Problem[Any]]):
-    """The kinds by name; several names by commas, each after HEAD:, are one of several heads."""
+    """The kinds by name; several names by commas, each after HEAD:, are several heads."""
 
     def __missing__(self, name: str) -> Problem[Any]:
         if BETWEEN not in name:
@@ -49,9 +49,8 @@ PROBLEMS = Kinds("problem type", {kind.name: kind for kind in KINDS})
 
 
 def problem_of_task(task: TaskRecord) -> Problem[Any]:
-    """Return the kind of problem of the task that a card records, with what was fitted for it.
-
-    An encoder has none and gets SINGLE_LABEL: opening it raises the error of its missing head.
+    """Return the kind of problem of a card's task, with its fitted values. An encoder gets
+    SINGLE_LABEL: opening it raises the error of its missing head.
     """
     known = task.problem_type in PROBLEMS
     kind: Problem[Any] = PROBLEMS[task.problem_type] if known else SINGLE_LABEL

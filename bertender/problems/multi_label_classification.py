@@ -1,7 +1,7 @@
 """MULTI_LABEL: a text, or a pair of texts, has a set of labels, which may be empty.
 
-A label is in the set where its logit is above 0. A threshold of a label that was fitted on data is
-part of the model (its bias is lower by it), so that every program that opens it decides alike.
+A label is in the set where its logit is above 0. A fitted threshold of a label is subtracted from
+the model's bias, so that every program that opens it decides alike.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from bertender.problems.reading import CellError, Columns, checked_text, shown, 
 from bertender.text.batch import Example
 
 SEPARATOR = re.compile(r"[,;|]")
-"""Between the labels of a cell that is text."""
+"""Separators of the labels in a text cell."""
 YES_OR_NO: Mapping[str, bool] = {"1": True, "true": True, "0": False, "false": False}
-"""Cells of a column that is a label; case does not matter."""
+"""Cells of a column for one label, in any case."""
 NONE = "none"
 """The empty set in words."""
 
@@ -53,7 +53,7 @@ class MultiLabelClassification(TextProblem[LabelSet]):
         return tuple(each.strip() for each in column.split(","))
 
     def read_label(self, values: Mapping[str, object], column: str) -> tuple[str, ...]:
-        """Return the names of the labels: those in a cell, or of the columns that say yes."""
+        """Return the names of the labels: those in a cell, or of the columns that are true."""
         several = self.label_columns(column)
         if len(several) > 1:
             return tuple(name for name in several if _is_yes(values, name))
@@ -70,11 +70,11 @@ class MultiLabelClassification(TextProblem[LabelSet]):
             )
         names = [checked_text(each, column) for each in value]
         if repeated := [name for name, count in Counter(names).items() if count > 1]:
-            raise CellError(column, f"the label {repeated[0]!r} is there twice")
+            raise CellError(column, f"the label {repeated[0]!r} occurs twice")
         return tuple(names)
 
     def label_names(self, found: Sequence[Sequence[str]]) -> tuple[str, ...]:
-        """Return the labels by alphabet."""
+        """Return the labels in alphabetical order."""
         return tuple(sorted({name for names in found for name in names}))
 
     def number(self, label: Sequence[str], numbers: Mapping[str, int]) -> LabelSet:
@@ -133,8 +133,8 @@ class MultiLabelClassification(TextProblem[LabelSet]):
     def confidences(
         self, logits: npt.NDArray[Any], labels: Sequence[str]
     ) -> npt.NDArray[np.float64]:
-        """Return the probability of each row's least probable decision: that a label of the set is
-        right, or that one outside it is not, (rows,)."""
+        """Return the probability of each row's least probable decision, on a label inside or
+        outside the set, (rows,)."""
         found = self.probabilities(logits, labels)
         return np.asarray(np.where(logits > 0, found, 1 - found).min(axis=1))
 
@@ -196,7 +196,7 @@ def _listed(cell: str, column: str) -> Any:
         return [each for each in SEPARATOR.split(cell) if each.strip()]
     try:
         return json.loads(cell)
-    except json.JSONDecodeError:  # one that pandas has written as text
+    except json.JSONDecodeError:  # written as text by pandas
         raise CellError(
             column,
             f"{shown(cell)} is a list as text, and not in JSON. Give names by commas, or lists in "
@@ -208,7 +208,7 @@ def _is_yes(values: Mapping[str, object], column: str) -> bool:
     value = usable_cell(values, column)
     text = f"{value:g}" if isinstance(value, float) else str(value).strip().lower()
     if text not in YES_OR_NO:
-        raise CellError(column, f"{shown(value)} does not say whether the text has it. Give 0 or 1")
+        raise CellError(column, f"{shown(value)} is not a truth value. Give 0 or 1")
     return YES_OR_NO[text]
 
 

@@ -1,8 +1,8 @@
-"""MULTIPLE_CHOICE: of several choices, one answers a question or continues a context.
+"""MULTIPLE_CHOICE: one of several choices answers a question or continues a context.
 
-An example is a question and its choices; all questions of a task have as many. A model scores one
-choice at a time: it reads the question and the choice as a pair of texts, and has one output. The
-scores of an example's choices are the logits of a softmax.
+An example is a question and its choices, whose number a task fixes. A model scores one choice at a
+time: it reads the question and the choice as a pair of texts, and has one output. The scores of an
+example's choices are the logits of a softmax.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 
 class Choice(NamedTuple):
-    """The label of a row: the number of the right choice, of so many."""
+    """The label of a row: the number of the right choice, and the number of choices."""
 
     number: int
     choices: int
@@ -63,7 +63,8 @@ class MultipleChoice(SingleLabelClassification):
     places_are_labels = True
 
     def more_columns(self, named: str | None, there: Sequence[str]) -> tuple[str, ...]:
-        """Return the columns of the choices: those named, or the numbered ones, or a list's."""
+        """Return the columns of the choices: the named ones, the numbered ones, or that of a
+        list."""
         if named is not None:
             return tuple(each.strip() for each in named.split(","))
         matches = {each: match for each in there if (match := NUMBERED.fullmatch(each.strip()))}
@@ -86,11 +87,11 @@ class MultipleChoice(SingleLabelClassification):
             choices = _listed(values, more[0])
         if len(set(choices)) < len(choices):
             twice = next(each for each in choices if choices.count(each) > 1)
-            raise CellError(more[-1], f"{shown(twice)} is there twice. Choices must differ")
+            raise CellError(more[-1], f"{shown(twice)} occurs twice. Choices must differ")
         return text_of_cell(values, question), *choices
 
     def told_apart_by(self, example: Example) -> Example:
-        """Return the choices: a question and its mirror have the same."""
+        """Return the choices, which a question shares with its mirror."""
         return tuple(sorted(example[1:]))
 
     def check_beside(self, example: Example, first: Example, columns: Columns) -> None:
@@ -98,7 +99,7 @@ class MultipleChoice(SingleLabelClassification):
             raise CellError(
                 columns.texts[-1],
                 f"{len(example) - 1} choices, and the first question has {len(first) - 1}. All "
-                "questions of a task have as many",
+                "questions of a task need the same number",
             )
 
     def read(self, values: Mapping[str, object], columns: Columns) -> tuple[Example, Choice]:
@@ -120,7 +121,7 @@ class MultipleChoice(SingleLabelClassification):
         return ("choice",)
 
     def edge_examples(self, examples: Sequence[Example], tokens: int) -> tuple[Example, Example]:
-        """Return a question and choices of one word, and a question of more than so many tokens."""
+        """Return an example of single words, and one of more than `tokens` tokens."""
         short, long = super().edge_examples([(question,) for question, *_ in examples], tokens)
         choices = [each.split() or ["a"] for each in examples[0][1:]]
         return (*short, *(words[0] for words in choices)), (*long, *examples[0][1:])
@@ -131,7 +132,7 @@ class MultipleChoice(SingleLabelClassification):
         return TokenizeChoices(tokenizer, max_length)
 
     def logits_shape(self, batch: Batch, labels: int) -> tuple[int, ...]:
-        """Return a score a row; of what reads the texts itself, one for each choice."""
+        """Return a score for each row; for an endpoint, one for each choice."""
         return (len(batch), labels) if batch.owners is None else (len(batch.owners), 1)
 
     def joined(self, rows: Sequence[Outputs]) -> Outputs:
@@ -172,12 +173,12 @@ def _listed(values: Mapping[str, object], column: str) -> tuple[str, ...]:
         )
     choices = tuple(checked_text(each, column) for each in cell)
     if len(choices) < FEWEST:
-        raise CellError(column, f"{len(choices)} choices. A question has {FEWEST} at least")
+        raise CellError(column, f"{len(choices)} choices. A question needs at least {FEWEST}")
     return choices
 
 
 def _first_number(columns: Sequence[str]) -> int:
-    """Return the number of the first choice: that of its column, or 0."""
+    """Return the number of the first choice: its column's, or 0."""
     match = NUMBERED.fullmatch(columns[0].strip())
     return int(match[2]) if match else 0
 
@@ -186,7 +187,7 @@ def _number_of(label: str, choices: Sequence[str], first: int, column: str) -> i
     """Return the place of the right choice, from 0, given its text, its number or its letter.
 
     Raises:
-        CellError: it is none of these, or different choices by two of them.
+        CellError: it is none of these, or ambiguous.
     """
     numbers = {str(first + place): place for place in range(len(choices))}
     letters = {LETTERS[place]: place for place in range(min(len(choices), len(LETTERS)))}
@@ -202,13 +203,13 @@ def _number_of(label: str, choices: Sequence[str], first: int, column: str) -> i
     if not found:
         raise CellError(
             column,
-            f"{shown(label)} is none of the {len(choices)} choices. Give its number, its letter or "
-            f"its text ({known})",
+            f"{shown(label)} is not one of the {len(choices)} choices. Give its number, its letter "
+            f"or its text ({known})",
         )
     raise CellError(
         column,
-        f"{shown(label)} is the text of one choice, and the number or letter of another. Give what "
-        f"is one of them alone ({known})",
+        f"{shown(label)} is the text of one choice, and the number or letter of another. Give an "
+        f"unambiguous one ({known})",
     )
 
 

@@ -1,10 +1,10 @@
-"""Problem: all of one kind of problem that does not need PyTorch, and what several kinds share.
+"""Problem: a kind of problem without PyTorch, and the classes that several kinds share.
 
-`TextProblem` answers for a text or a pair, `Softmax` decides for one label by each row of logits,
-and a `Span` is characters of a text that belong together.
+`TextProblem` predicts for a text or a pair, `Softmax` one label for each row of logits, and a
+`Span` is part of a text.
 
-An endpoint and its clients read problems as well, so neither PyTorch nor transformers is imported
-here; `bertender.training.heads` has the PyTorch side of each.
+Endpoints and clients import problems, so neither PyTorch nor transformers is imported here;
+`bertender.training.heads` has their PyTorch side.
 """
 
 from __future__ import annotations
@@ -39,9 +39,8 @@ UNNAMED = re.compile(r"LABEL_\d+")
 LEAST_SPREAD = 0.05
 """Share of the root mean square of the centred logits."""
 LEAST_SPREAD_LOGITS = 0.05
-"""In logits. Where two move in opposite directions, each by a fifth of it, as the median text of 8
-bits may, a probability changes by half a hundredth at most: p (1 - p) times the 0.02 by which their
-distance changes."""
+"""In logits. Where two logits move apart, each by a fifth of it, as in the median text of 8 bits, a
+probability changes by 0.005 at most: p (1 - p) times 0.02."""
 
 FloatArray = npt.NDArray[np.float32]
 IntArray = npt.NDArray[np.int64]
@@ -49,7 +48,7 @@ Tensors = Mapping[str, npt.NDArray[Any]]
 
 
 class WordParts(NamedTuple):
-    """What a model outputs for later parts of words, a row for each; see `tokenizer`."""
+    """Outputs for later parts of words, a row for each; see `tokenizer`."""
 
     logits: FloatArray
     """(rows, labels)"""
@@ -60,26 +59,26 @@ class WordParts(NamedTuple):
 
 
 class Outputs(NamedTuple):
-    """What a model outputs for one example, a row for each of its predictions."""
+    """Outputs of a model for one example, a row for each prediction."""
 
     logits: npt.NDArray[Any]
-    """(rows, labels); (1, 1) for a number, which is not a logit"""
+    """(rows, labels); for a number (1, 1), not a logit"""
     places: IntArray
-    """(rows,): what each row is a prediction of, such as the number of a word."""
+    """(rows,): the item of each row, such as the number of a word."""
     parts: WordParts | None = None
-    """Of words that are read in parts."""
+    """Later parts of words."""
 
 
 class Constant(NamedTuple):
-    """One answer to all texts."""
+    """A constant answer to all texts."""
 
     answer: str
     share: float
-    """Of the true labels that it is."""
+    """Share of the true labels that equal it."""
     labels: int
-    """True labels: one a text, or one a word where words have labels."""
+    """Number of true labels: one a text, or one a word."""
     head: str = ""
-    """That gives it; empty where a model has one."""
+    """Description of the answer; empty for a model's own."""
 
 
 class Tensor(NamedTuple):
@@ -88,23 +87,23 @@ class Tensor(NamedTuple):
     name: str
     triton_type: str
     sizes: tuple[int | None, ...]
-    """Its shape after the batch: -1 is of any size, None as many as there are labels."""
+    """Its shape after the batch: -1 for any size, None for the number of labels."""
 
     def dims(self, labels: int) -> tuple[int, ...]:
-        """Return its shape after the batch, for so many labels."""
+        """Return its shape after the batch, for a number of labels."""
         return tuple(labels if size is None else size for size in self.sizes)
 
 
 class Problem(Reading[Target]):
     """A kind of problem: how its examples are read, encoded, decoded, scored and served.
 
-    A kind states what has no value or no body here and in `Reading`, and changes of the rest what
-    is different of it. `TextProblem` has what those need that answer for a text as a whole, and
-    `Softmax` what those do whose answer is one label of several.
+    A kind defines the values and methods that are abstract here and in `Reading`, and overrides
+    defaults. `TextProblem` is the base of kinds that predict for a whole text, `Softmax` of kinds
+    that predict one label of several.
 
-    A row of logits is a prediction: one an example, or one a word. What a row decides may be equal
-    to what another one does, or not: its decisions. A softmax has one a row, a set of labels one
-    for each label, and a number none.
+    A row of logits is a prediction: one an example, or one a word. Decisions are the parts of a
+    prediction that are right or wrong: a softmax has one a row, a set of labels one a label, a
+    number none.
     """
 
     name: str
@@ -115,38 +114,38 @@ class Problem(Reading[Target]):
     model_class: str
     """The class of transformers that loads a model with this head."""
     model_settings: Mapping[str, Any]
-    """Settings of the model's config.json, by which transformers knows the kind of problem."""
+    """Settings of the model's config.json that tell transformers the kind of problem."""
     response_tensors: tuple[Tensor, ...]
     """The tensors of an endpoint's response."""
 
     # the model and its tokenizer
 
     tokenizer_settings: Mapping[str, Any] = {}
-    """Settings of the tokenizer that such a model wants."""
+    """Settings of the model's tokenizer."""
     column_outputs: tuple[str, ...] = ()
-    """Outputs of a graph besides the logits: a column of them each, by the names that other
-    libraries read."""
+    """Outputs of a graph besides the logits, each a column of them, by the names in other
+    libraries."""
     per_token: bool = False
     """A model has logits for each token of an example."""
     takes_windows: bool = False
-    """A text that is longer than the model's input may be read in windows."""
+    """Texts longer than the model's input may be read in windows."""
     window: int | None = None
-    """Tokens of a window, by default; None where an example has none, and longer texts are cut."""
+    """Tokens of a window by default; None without windows, where longer texts are cut."""
     gives_vectors: bool = False
-    """A row of its outputs is a vector, whose width each model has its own."""
+    """Rows of outputs are vectors, whose width depends on the model."""
     has_thresholds: bool = False
-    """A threshold of each label is fitted once a model is trained."""
+    """A threshold of each label is fitted after training."""
     shares_encoder: bool = False
-    """It may be one of several heads on one encoder, all asked of the same text."""
+    """It may be one of several heads of an encoder, which read the same text."""
     heads: Mapping[str, Problem[Any]] = {}
-    """The kind of each head by its name, where a model has several."""
+    """The kind of each of several heads, by name."""
 
     @property
     def keeps_vocabulary(self) -> bool:
         """Whether a model's vocabulary stays whole unless its size is set.
 
-        Tags and answers are learned token by token, and vectors are made to be compared with those
-        of other texts than the task's.
+        Tags and answers are learned token by token, and vectors are compared with those of other
+        texts.
         """
         return self.per_token or self.gives_vectors
 
@@ -159,45 +158,44 @@ class Problem(Reading[Target]):
         return tuple(labels)
 
     def settings_to_learn(self, labels: Sequence[str]) -> Mapping[str, Any]:
-        """Return the settings of the tokenizer of a model that is about to learn such labels."""
+        """Return the tokenizer's settings for a model of these labels."""
         return self.tokenizer_settings
 
     def reading(self, tokenizer: PreTrainedTokenizerBase | FileTokenizer) -> Self:
-        """Return the problem of a model whose texts this tokenizer reads."""
+        """Return the problem for a model with this tokenizer."""
         return self
 
     # examples as batches
 
     separator: str = " | "
-    """Between the strings of an example where one is shown."""
+    """Separator of the strings of a shown example."""
 
     @abstractmethod
     def encoder(
         self, tokenizer: PreTrainedTokenizerBase | FileTokenizer, max_length: int | None = None
     ) -> Tokenize:
-        """Return what turns examples into token arrays."""
+        """Return the encoder of examples to token arrays."""
 
     def keep_text(self, examples: Sequence[Example]) -> Batch:
-        """Return examples as a batch for what reads the texts itself, such as an endpoint."""
+        """Return examples as a batch of texts, as for an endpoint."""
         return keep_text(examples)
 
     @abstractmethod
     def edge_examples(self, examples: Sequence[Example], tokens: int) -> tuple[Example, Example]:
-        """Return the shortest example that can be, and one of more than so many tokens."""
+        """Return the shortest possible example, and one of more than `tokens` tokens."""
 
-    # outputs, and what they say
+    # outputs and predictions
 
     @abstractmethod
     def logits_shape(self, batch: Batch, labels: int) -> tuple[int | None, ...]:
-        """Return the shape that the logits of a batch's rows must have; None is of any size."""
+        """Return the shape of the logits of a batch's rows; None for any size."""
 
     @abstractmethod
     def row_outputs(self, logits: FloatArray, batch: Batch) -> list[Outputs]:
-        """Return the outputs of each row of a batch, which may run apart from others of its
-        example."""
+        """Return the outputs of each row of a batch."""
 
     def joined(self, rows: Sequence[Outputs]) -> Outputs:
-        """Return the outputs of an example, given those of its rows: by default it has one."""
+        """Join the outputs of an example's rows: by default it has one."""
         (own,) = rows
         return own
 
@@ -210,35 +208,35 @@ class Problem(Reading[Target]):
         """Return the prediction for an example."""
 
     def gather(self, predictions: Sequence[Target]) -> Any:
-        """Return the predictions of all examples as one value, such as an array."""
+        """Return the predictions of all examples as one value, as an array."""
         return tuple(predictions)
 
     def with_fitted(self, values: Mapping[str, float]) -> Self:
-        """Return the kind of problem with what was fitted on data besides the weights, by name."""
+        """Return the kind of problem with values that were fitted besides the weights, by name."""
         return self
 
     def unfitted(self, targets: Sequence[Target]) -> Mapping[str, float]:
-        """Return what `with_fitted` takes before anything is fitted, given targets of the task."""
+        """Return the values for `with_fitted` before fitting, given the targets."""
         return {}
 
     def fit(
         self, outputs: Sequence[Outputs], examples: Sequence[Example], targets: Sequence[Target]
     ) -> Mapping[str, float]:
-        """Return what decodes a model's outputs best, for `with_fitted`; by default nothing."""
+        """Fit the values for `with_fitted` that decode a model's outputs best; by default none."""
         return {}
 
-    # probabilities, of the kinds that have some
+    # probabilities
 
     calibrated_by: tuple[str, ...] = ()
-    """Methods that calibrate its probabilities, the usual one first; none where it has none."""
+    """Methods that calibrate its probabilities, the default first; empty without probabilities."""
     one_of_labels: bool = False
-    """A row's probabilities are of one label each, and add up to 1."""
+    """The probabilities of a row sum to 1."""
     calibration: Calibration | None = None
-    """That of the model; None leaves the probabilities as they are."""
+    """The model's calibration; None for uncalibrated probabilities."""
 
     @property
     def has_confidence(self) -> bool:
-        """Whether a prediction has a probability of being right."""
+        """Whether predictions have a probability of being right."""
         return bool(self.calibrated_by)
 
     def with_calibration(self, calibration: Calibration | None) -> Self:
@@ -254,14 +252,14 @@ class Problem(Reading[Target]):
     ) -> npt.NDArray[np.float64]:
         """Return the probability of each label, (rows, labels)."""
         raise ConfigError(
-            f"{self.name!r} has no probabilities. Kinds of problems that choose labels have."
+            f"{self.name!r} has no probabilities, unlike kinds of problems with labels."
         )
 
     def confidence(
         self, outputs: Sequence[Outputs], labels: Sequence[str]
     ) -> npt.NDArray[np.float64]:
-        """Return the probability of the least probable decision about each example, (examples,);
-        0 of one that the model sees nothing of."""
+        """Return the probability of each example's least probable decision, (examples,); 0 for one
+        without outputs."""
         found = np.zeros(len(outputs))
         seen = [place for place, own in enumerate(outputs) if len(own.logits)]
         if seen:
@@ -280,79 +278,76 @@ class Problem(Reading[Target]):
     def truth_of(
         self, outputs: Outputs, target: Target, labels: int
     ) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
-        """Return which labels of each row are right (rows, labels), and which rows somebody has
-        labelled (rows,)."""
+        """Return the right labels of each row (rows, labels), and the labelled rows (rows,)."""
         truth = np.zeros((len(outputs.logits), labels), dtype=bool)
         truth[0, [number for number in self.labels_of(target) if number >= 0]] = True
         return truth, np.array([is_labelled(target)])
 
-    # scores, and answers that read no text
+    # scores, and constant answers
 
     def metrics_of(self, labels: Sequence[str], targets: Sequence[Target]) -> tuple[str, ...]:
-        """Return the scores that say something of such labels and targets, the usual one first."""
+        """Return the metrics that apply to these labels and targets, the default first."""
         return self.metrics
 
     def parts(self, target: Target, labels: Sequence[str]) -> Parts:
-        """Return what an answer consists of, so that each label has scores of its own."""
+        """Return the parts of a prediction that have labels of their own, for scores by label."""
         return {(labels[number], None) for number in self.labels_of(target)}
 
     def where_labelled(self, prediction: Target, target: Target) -> Target:
-        """Return a prediction, without labels of those of several heads that the target lacks."""
+        """Return a prediction; of several heads, without those that the target lacks."""
         return prediction
 
     def scored_labels(self, labels: Sequence[str]) -> Sequence[str]:
-        """Return the labels that have scores of their own, whether or not they occur."""
+        """Return the labels with scores of their own, also those that do not occur."""
         return labels if self.names_labels else ()
 
     @abstractmethod
     def constant(
         self, targets: Sequence[Target], labels: Sequence[str]
     ) -> tuple[str, Callable[[Example], Target]]:
-        """Return the best answer that reads no text, given the targets of training examples: its
-        name, and a function that gives it to an example."""
+        """Return the best constant answer for training targets: its name, and a function that
+        predicts it."""
 
     @abstractmethod
     def same_everywhere(
         self, predictions: Sequence[Target], targets: Sequence[Target], labels: Sequence[str]
     ) -> tuple[Constant, ...]:
-        """Return the one answer of all predictions, where the targets are several; of several
-        heads, that of each head that has one."""
+        """Return the constant answer of all predictions, where targets differ; of several heads,
+        each head's."""
 
-    # how near the outputs of two models are: what is here is for numbers
+    # how near the outputs of two models are: the defaults are for numbers
 
     output: str = "logit"
-    """The word for one of a model's outputs in messages."""
+    """Word for an output in messages."""
     decides_within: Literal["row", "example", "texts"] = "row"
-    """Where decisions are taken: in each row of outputs alone, in the rows of an example together,
-    or among the rows of all texts, which `decisions` must then be given at once."""
+    """Scope of decisions: each row of outputs, the rows of an example, or the rows of all texts,
+    which `decisions` then takes at once."""
     least_spread: float = LEAST_SPREAD_LOGITS
-    """Of outputs over texts: less is rounding."""
+    """Smallest spread of outputs over texts above rounding."""
 
     def decisions(self, outputs: Outputs) -> IntArray:
-        """Return the decisions of each row, (rows, decisions): by default none, as a number is near
-        another one, and not right or wrong.
+        """Return the decisions of each row, (rows, decisions): by default none, as for numbers.
 
-        Where the rows of an example decide together, the outputs are of one, and so is the row;
-        where texts are compared, they are of all texts.
+        Where an example's rows decide together, outputs are of one example, and one row results;
+        where texts are compared, outputs are of all texts.
         """
         return np.empty((len(outputs.logits), 0), dtype=np.int64)
 
     def margins(self, outputs: Outputs) -> npt.NDArray[np.float64]:
-        """Return how far each logit must move, at least, to turn a decision, (rows, decisions)."""
+        """Return the smallest move of each logit that changes a decision, (rows, decisions)."""
         return np.empty((len(outputs.logits), 0))
 
     def scale(self, logits: npt.NDArray[np.float64]) -> float:
-        """Return the unit of bounds on single logits: the largest, 0 of none."""
+        """Return the unit of bounds on single logits: the largest one, or 0."""
         return float(np.abs(logits).max(initial=0.0))
 
     def size_and_spread(self, logits: npt.NDArray[np.float64]) -> tuple[float, float]:
         """Return the units of differences of finite logits (rows, labels), over texts.
 
-        The spread is the standard deviation over texts, all labels together, without what changes
-        no probability. The size is how far from a tie a text is that is one spread farther than
-        the average. Of a model that hardly distinguishes texts, the spread is a share of the
-        logits, or what hardly changes a probability: what rounding adds to so little decides
-        nothing.
+        The spread is the standard deviation over texts, all labels together, of centred logits. The
+        size is the distance from a tie of a text one spread above the average. For a model that
+        hardly distinguishes texts, the spread is a share of the logits, or a change that hardly
+        moves a probability.
         """
         probable = self.probable(logits)
         average = float(np.sqrt(np.square(probable.mean(axis=0)).mean()))
@@ -361,11 +356,12 @@ class Problem(Reading[Target]):
         return average + spread, spread
 
     def probable(self, logits: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-        """Return logits (rows, labels) less what changes no answer: by default as they are."""
+        """Return logits (rows, labels) without shifts that change no answer: by default
+        unchanged."""
         return logits
 
     def divergence(self, reference: npt.NDArray[Any], candidate: npt.NDArray[Any]) -> float:
-        """Return how far a candidate's outputs are from a reference's, both (rows, labels): by
+        """Return the distance of a candidate's outputs from a reference's, both (rows, labels): by
         default the mean squared difference, in variances of the reference."""
         moved = np.subtract(candidate, reference, dtype=np.float64)
         return float(np.square(moved).mean() / (np.var(reference, dtype=np.float64) or 1.0))
@@ -373,24 +369,24 @@ class Problem(Reading[Target]):
     # requests and responses of an endpoint
 
     logits_tensor: str = "LOGITS"
-    """The one that has what the model outputs."""
+    """The tensor of the model's outputs."""
     beyond: float = 0.0
-    """In that tensor, where another example has more outputs."""
+    """Padding in that tensor, where another example has more outputs."""
 
     def asked(self, examples: Sequence[Example]) -> tuple[Example, ...]:
-        """Return what an endpoint is asked about some examples, one after another."""
+        """Return the texts for an endpoint, example by example."""
         return tuple(examples)
 
     def asked_columns(self, columns: Sequence[str]) -> tuple[str, ...]:
-        """Return the columns of the texts that an endpoint is asked about at once."""
+        """Return the columns of texts for one request to an endpoint."""
         return tuple(columns)
 
     def to_example(self, texts: tuple[str, ...]) -> Example:
-        """Return what the model reads of the texts of a request's row."""
+        """Return the example of a request's row of texts."""
         return texts
 
     def to_texts(self, example: Example) -> tuple[str, ...]:
-        """Return the texts that a client sends of an example."""
+        """Return the texts of an example for a request."""
         return example
 
     @abstractmethod
@@ -405,7 +401,7 @@ class Problem(Reading[Target]):
 
         Args:
             outputs: of each example.
-            examples: as the model has read them.
+            examples: as the model read them.
             labels: their names, as bytes.
             texts: of each example, as they were sent.
         """
@@ -421,7 +417,7 @@ class Problem(Reading[Target]):
         """Return label, score and logits of the prediction in a row of a response."""
 
     def logits_at(self, places: Sequence[int] | IntArray, logits: Any) -> npt.NDArray[Any]:
-        """Return the logits at some places (rows, labels), given those of a response's row."""
+        """Return the logits at some places (rows, labels) of a response's row."""
         return np.asarray(np.atleast_2d(np.array(logits))[list(places)])
 
     def joined_logits(self, responses: Sequence[Tensors]) -> FloatArray:
@@ -443,7 +439,7 @@ class Problem(Reading[Target]):
     def lines(
         self, labels: Sequence[str], scores: Sequence[str], example: Example
     ) -> Iterable[str]:
-        """Return the lines that show a prediction; the scores are as they are to be shown."""
+        """Return the lines that show a prediction, with formatted scores."""
 
 
 def most_frequent(label_ids: Iterable[int]) -> int:
@@ -455,7 +451,7 @@ def most_frequent(label_ids: Iterable[int]) -> int:
 def one_label(
     predicted: Iterable[int], truth: Iterable[int], labels: Sequence[str]
 ) -> tuple[Constant, ...]:
-    """Return the one label of all predictions, where the true labels are several."""
+    """Return the constant label of all predictions, where the true labels differ."""
     found, counts = set(predicted), Counter(truth)
     del counts[NO_LABEL]
     if len(found) != 1 or len(counts) < 2:
@@ -465,7 +461,7 @@ def one_label(
 
 
 def are_unnamed(labels: Sequence[str]) -> bool:
-    """Return whether nobody has named some labels: they are those that transformers makes."""
+    """Return whether labels are unnamed: transformers' defaults."""
     return all(UNNAMED.fullmatch(label) for label in labels)
 
 
@@ -477,14 +473,14 @@ class TextProblem(Problem[Target]):
     takes_pairs = True
     takes_windows = True
     windows: str | None = None
-    """How the logits of a text's windows are joined; None where longer texts are cut."""
+    """Pooling of the logits of a text's windows; None where longer texts are cut."""
 
     def read(self, values: Mapping[str, object], columns: Columns) -> tuple[Example, Any]:
         return self.read_texts(values, columns.texts), self.read_label(values, columns.label)
 
     @abstractmethod
     def read_label(self, values: Mapping[str, object], column: str) -> Any:
-        """Return what a row of a file is labelled with.
+        """Return the label of a file's row.
 
         Raises:
             CellError: the cell cannot be used.
@@ -537,7 +533,7 @@ class Softmax:
 
     @property
     def temperature(self) -> float:
-        """What logits are divided by before the softmax; no prediction depends on it."""
+        """Divisor of the logits before the softmax; predictions do not depend on it."""
         return self.calibration.temperature if self.calibration else 1.0
 
     def probabilities(
@@ -551,7 +547,8 @@ class Softmax:
         return np.asarray(outputs.logits.argmax(axis=1), dtype=np.int64)[:, None]
 
     def margins(self, outputs: Outputs) -> npt.NDArray[np.float64]:
-        """Return half the distance of the two largest: they swap where both move so far."""
+        """Return half the distance of the two largest logits: they swap where both move that
+        far."""
         ordered = np.sort(outputs.logits, axis=1)
         return np.asarray(ordered[:, -1:] - ordered[:, -2:-1]) / 2
 
@@ -572,7 +569,7 @@ def softmax_of_largest(logits: FloatArray, temperature: float = 1.0) -> FloatArr
 
 
 class Span(NamedTuple):
-    """Characters of a text that belong together, and what they are."""
+    """A part of a text, by its characters, and its label."""
 
     label: str
     score: float
@@ -612,13 +609,12 @@ def span_tensors(spans: Sequence[Sequence[Span]]) -> dict[str, npt.NDArray[Any]]
 
 
 def most_spans(tensors: Tensors, rows: slice) -> int:
-    """Return the most spans that a text of some rows has, 1 at least."""
+    """Return the most spans of a text among some rows, at least 1."""
     return max(1, int((tensors["SPAN_END"][rows] > 0).sum(axis=1).max()))
 
 
 def read_spans(tensors: Tensors, row: int) -> tuple[dict[str, Any], ...] | None:
-    """Return the spans in a row of a response; None where it has no tensors of spans, as those of
-    servers of earlier versions."""
+    """Return the spans in a row of a response; None for servers without tensors of spans."""
     if "SPAN_END" not in tensors:
         return None
     found = zip(*(tensors[name][row].tolist() for name in SPAN_TENSORS), strict=True)

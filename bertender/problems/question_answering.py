@@ -1,10 +1,10 @@
-"""QUESTION_ANSWERING: a question, and a context that has the answer in it, or has none.
+"""QUESTION_ANSWERING: a question, and a context that contains its answer, or none.
 
-A model gives two logits to each token of the context: how likely an answer starts there, and how
-likely it ends there. The first token ([CLS]) stands for "no answer" (Devlin et al. 2018, arXiv
-1810.04805, section 4.3). Its sum of both must be below that of an answer by a threshold, which is
-fitted on data and kept in the card; where every question of the data has an answer, there is none,
-and the model always answers. A context of several windows has the best answer of all of them.
+A model gives two logits to each token of the context: that an answer starts there, and that it ends
+there. The first token ([CLS]) stands for "no answer" (Devlin et al. 2018, arXiv 1810.04805, section
+4.3). Its sum must be below that of an answer by a threshold, which is fitted on data and stored in
+the card; where every question of the data has an answer, there is no threshold, and the model
+always answers. Of several windows, the best answer counts.
 """
 
 from __future__ import annotations
@@ -50,19 +50,19 @@ if TYPE_CHECKING:
 
 
 Answers = tuple[tuple[str, int], ...]
-"""Texts, and the character of the context where each begins; none where there is no answer."""
+"""Answers: texts, and the character of the context where each begins; empty without an answer."""
 
 TEXT, START = "text", "answer_start"
-"""Of an answer, in SQuAD's files."""
+"""Keys of an answer, in SQuAD's files."""
 ANSWER = "answer"
-"""The text, in a table with an answer a row."""
+"""Column of the text, in a table with an answer a row."""
 
 
 def read_context(values: Mapping[str, object], column: str) -> str:
-    """Return a context as it stands, white space included.
+    """Return a context with its white space.
 
     Raises:
-        CellError: it is missing, nothing that can be seen, or not text.
+        CellError: it is missing, empty, or not text.
     """
     value = usable_cell(values, column)
     if not isinstance(value, str):
@@ -70,7 +70,7 @@ def read_context(values: Mapping[str, object], column: str) -> str:
     if NOT_TEXT.search(value):
         raise CellError(column, "characters that are not text (is it UTF-16, or binary?)")
     if is_blank(value):
-        raise CellError(column, f"{shown(value)} has no character that can be seen. {FILL_IN}")
+        raise CellError(column, f"{shown(value)} has no visible character. {FILL_IN}")
     return value
 
 
@@ -81,15 +81,15 @@ def read_answers(
 
     Args:
         values: of the row.
-        columns: that of the answers, or those of an answer's text and of where it starts.
-        context: which must have the answers where they say.
+        columns: that of the answers, or those of an answer's text and start.
+        context: must have the answers at their starts.
 
     Raises:
-        CellError: a cell cannot be used, or an answer is not there.
+        CellError: a cell cannot be used, or an answer is not at its start.
     """
     column = columns[0]
     if column not in values:
-        usable_cell(values, column)  # which says so
+        usable_cell(values, column)  # `text_of` raises the error
     cell = values[column]
     if _is_missing(cell):
         return
@@ -111,7 +111,7 @@ def trimmed(answer: tuple[str, int]) -> tuple[str, int]:
 
 def _listed(cell: object, column: str) -> Iterator[tuple[object, object]]:
     """Yield text and start of each answer of a list."""
-    if isinstance(cell, Mapping) and {TEXT, START} <= {*cell}:  # as `datasets` has them
+    if isinstance(cell, Mapping) and {TEXT, START} <= {*cell}:  # as in `datasets`
         texts, starts = cell[TEXT], cell[START]
         if not isinstance(texts, Sequence) or not isinstance(starts, Sequence):
             raise CellError(column, f"{shown(cell)}: {TEXT} and {START} are not lists")
@@ -122,12 +122,12 @@ def _listed(cell: object, column: str) -> Iterator[tuple[object, object]]:
     if not isinstance(cell, list | tuple):
         raise CellError(
             column,
-            f"{shown(cell)} is no list of answers. Give [{{'{TEXT}': ..., '{START}': ...}}], which "
-            f"is empty where there is none; or name two columns, --label-column {ANSWER},{START}",
+            f"{shown(cell)} is not a list of answers. Give [{{'{TEXT}': ..., '{START}': ...}}], or "
+            f"[] for no answer; or name two columns, --label-column {ANSWER},{START}",
         )
     for each in cell:
         if not isinstance(each, Mapping) or not {TEXT, START} <= {*each}:
-            raise CellError(column, f"{shown(each)} is no answer with {TEXT} and {START}")
+            raise CellError(column, f"{shown(each)} is not an answer with {TEXT} and {START}")
         yield each[TEXT], each[START]
 
 
@@ -150,7 +150,7 @@ def _text(value: object, column: str) -> str:
 def _whole_number(value: object, column: str) -> int:
     text = f"{value:g}" if isinstance(value, float) else str(value).strip()
     if isinstance(value, bool) or not text.isdecimal():
-        raise CellError(column, f"{shown(value)} is no number of a character, from 0 on")
+        raise CellError(column, f"{shown(value)} is not an index of a character")
     return int(text)
 
 
@@ -165,11 +165,11 @@ def _check_place(text: str, start: int, context: str, column: str) -> None:
 
 NO_ANSWER_NAME = "no answer"
 THRESHOLD = "no_answer"
-"""How far the logits of an answer must be above those of none."""
+"""Least distance of an answer's logits above those of no answer."""
 LONGEST_ANSWER = 30
-"""Tokens; as in the code of Devlin et al."""
+"""Most tokens of an answer, as in the code of Devlin et al."""
 NOTHING = float(np.finfo(np.float32).min)
-"""In a response, for the logits of tokens that a text does not have."""
+"""Padding of the logits in a response."""
 
 
 class Found(NamedTuple):
@@ -183,7 +183,7 @@ class Found(NamedTuple):
 
 
 class QuestionAnswering(Problem[Answers]):
-    """A question has an answer in a context, or none there.
+    """A question has an answer in a context, or none.
 
     Args:
         threshold: None for a model that always answers.
@@ -224,7 +224,7 @@ class QuestionAnswering(Problem[Answers]):
     def read(self, values: Mapping[str, object], columns: Columns) -> tuple[Example, Answers]:
         """Return question and context, and the answers.
 
-        The context stays as it is, white space included: answers are at characters of it.
+        The context keeps its white space: answers are at characters of it.
         """
         question, context = columns.texts
         example = text_of_cell(values, question), read_context(values, context)
@@ -253,13 +253,13 @@ class QuestionAnswering(Problem[Answers]):
     def constant(
         self, targets: Sequence[Answers], labels: Sequence[str]
     ) -> tuple[str, Callable[[Example], Answers]]:
-        """Return no answer, the best guess without reading."""
+        """Return no answer, the best constant answer."""
         return NO_ANSWER_NAME, lambda example: ()
 
     def same_everywhere(
         self, predictions: Sequence[Answers], targets: Sequence[Answers], labels: Sequence[str]
     ) -> tuple[Constant, ...]:
-        """Return no answer where nothing else is predicted; of a context, answers differ."""
+        """Return no answer where it is predicted for all; answers differ by context."""
         if any(predictions) or not any(targets):
             return ()
         share = sum(not target for target in targets) / len(targets)
@@ -303,16 +303,16 @@ class QuestionAnswering(Problem[Answers]):
         return (trimmed((example[1][best.start : best.end], best.start)),)
 
     def unfitted(self, targets: Sequence[Answers]) -> Mapping[str, float]:
-        """Return a threshold of 0 where some question has no answer."""
+        """Return a threshold of 0 where a question has no answer."""
         return {} if all(targets) else {THRESHOLD: 0.0}
 
     def fit(
         self, outputs: Sequence[Outputs], examples: Sequence[Example], targets: Sequence[Answers]
     ) -> Mapping[str, float]:
-        """Return the threshold with the best F1; none where each question has an answer."""
+        """Return the threshold with the best F1; none where all questions have answers."""
         if all(targets):
             return {}
-        gains, changes = [], []  # how far an answer is above none, and what it is better by
+        gains, changes = [], []  # distance of an answer above none, and its gain in F1
         for own, example, target in zip(outputs, examples, targets, strict=True):
             found = QuestionAnswering().decode(own, example)
             if found:
@@ -349,20 +349,19 @@ class QuestionAnswering(Problem[Answers]):
     def margins(self, outputs: Outputs) -> npt.NDArray[np.float64]:
         """Return half the distance of the two largest logits of start and of end, (1, 2)."""
         cells = np.sort(self._cells(outputs).logits, axis=0)
-        if len(cells) < 2:  # nothing else to decide for
+        if len(cells) < 2:  # no other decision
             return np.zeros((1, 2))
         return np.asarray(cells[-1:] - cells[-2:-1]) / 2
 
     def to_example(self, texts: tuple[str, ...]) -> Example:
         if len(texts) != 2:
             raise DataError(
-                f"{len(texts)} texts, and a model of this kind reads two. Give a question and its "
-                "context."
+                f"{len(texts)} texts, and this model reads two. Give a question and its context."
             )
         return texts
 
     def text_of_cell(self, values: Mapping[str, object], column: str) -> str:
-        """Return the text as it stands, as answers are at characters of it."""
+        """Return the text unchanged, as answers are at its characters."""
         return read_context(values, column)
 
     def to_texts(self, example: Example) -> tuple[str, ...]:
@@ -377,7 +376,7 @@ class QuestionAnswering(Problem[Answers]):
     ) -> dict[str, npt.NDArray[Any]]:
         """Return (batch, 1) tensors, and logits as long as the most tokens; NOTHING is beyond.
 
-        The span is that of the answer; without one, all of it is empty, and so is the label.
+        The span is the answer; without one, span and label are empty.
         """
         longest = max(len(own.places) for own in outputs)
         logits = np.full((len(outputs), longest, len(labels)), NOTHING, dtype=np.float32)
@@ -414,7 +413,7 @@ class QuestionAnswering(Problem[Answers]):
         }
 
     def logits_at(self, places: Sequence[int] | IntArray, logits: Any) -> npt.NDArray[Any]:
-        """Return all: a response has those of the tokens that have places, and of no other."""
+        """Return all: a response has only logits of tokens with places."""
         return np.asarray(np.atleast_2d(np.array(logits)))
 
     def lines(self, labels: Sequence[str], scores: Sequence[str], example: Example) -> list[str]:
@@ -422,12 +421,12 @@ class QuestionAnswering(Problem[Answers]):
         return [f"{labels[0] or NO_ANSWER_NAME}\t{scores[0]}\t{example[0]}"]
 
     def _least(self, outputs: Outputs) -> float:
-        """Return what the logits of an answer must be above."""
+        """Return the least logits of an answer."""
         return -np.inf if self.threshold is None else _none(outputs) + self.threshold
 
     def _cells(self, outputs: Outputs) -> Outputs:
-        """Return the tokens that compete, with one that stands for no answer where there may be
-        none: of several windows, that of the least sum, raised by the threshold."""
+        """Return the competing tokens, with one for no answer where the model has a threshold: that
+        of the window with the least sum, raised by the threshold."""
         inside = outputs.places != NO_ANSWER
         cells = Outputs(outputs.logits[inside], outputs.places[inside])
         if self.threshold is None and inside.any():
@@ -449,9 +448,8 @@ class QuestionAnswering(Problem[Answers]):
 
 
 def tokens_of_answer(places: IntArray, answers: Answers) -> tuple[int, int]:
-    """Return the first and the last token of the first answer that a window has as a whole.
-
-    Where it has none, both are its first token, which stands for that.
+    """Return the first and the last token of the first answer inside a window; its first token
+    twice where there is none.
     """
     inside = np.flatnonzero(places > NO_ANSWER)
     starts, ends = np.divmod(places[inside], MOST_CHARACTERS)
@@ -482,8 +480,8 @@ def _best(outputs: Outputs) -> Found:
 
 
 def _none(outputs: Outputs) -> float:
-    """Return the sum of logits of no answer: of several windows the least, as there is none in the
-    context where there is none in each."""
+    """Return the sum of logits of no answer: the least of all windows, as a context has no answer
+    where none of them has one."""
     none = outputs.logits[outputs.places == NO_ANSWER]
     return float(none.astype(np.float64).sum(axis=1).min())
 

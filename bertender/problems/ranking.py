@@ -2,8 +2,8 @@
 
 An example is a query and its passages, any number of them. A model (a cross-encoder) reads the
 query and one passage at a time, as a pair of texts, and has one output. Scores compare the passages
-of one query; the order of passages with equal scores is that in which they came. Targets are the
-relevances of the passages: 0 for none, 1, or more where there are grades.
+of one query; passages with equal scores keep their order. Targets are the relevances of the
+passages: 0 for none, 1, or more where there are grades.
 """
 
 from __future__ import annotations
@@ -53,14 +53,14 @@ POSITIVE = "positive"
 NEGATIVE = re.compile(r"negatives?([ _-]?\d+)?", re.IGNORECASE)
 """Columns of a file with a query, a relevant passage and others in each row."""
 MOST_TRAINED = 16
-"""Passages of a query that are learned from."""
+"""Most passages of a query in training."""
 SAME = 1e-5
-"""Of the largest score: scores that differ by less are equal."""
+"""Share of the largest score: scores that differ by less are equal."""
 AS_GIVEN = "the order given"
 NOTHING = float(np.finfo(np.float32).min)
-"""In a response, for the scores of passages that a query does not have."""
+"""Padding of the scores in a response."""
 NO_PASSAGE = -1
-"""Instead of the number of such a passage."""
+"""Padding of the numbers in a response."""
 
 
 class Ranking(TextProblem[Relevances]):
@@ -88,8 +88,8 @@ class Ranking(TextProblem[Relevances]):
     }
 
     def usual_columns(self, there: Sequence[str]) -> Columns:
-        """Return the columns of a query with its passages, or of a passage in each row, or of a
-        relevant passage and others."""
+        """Return the columns of a query with a list of passages, a passage a row, or a relevant
+        passage and others."""
         if self.columns.texts[1] in there:
             return self.columns
         if POSITIVE in there:
@@ -98,7 +98,7 @@ class Ranking(TextProblem[Relevances]):
         return ROW_OF_PASSAGE if ROW_OF_PASSAGE.texts[1] in there else self.columns
 
     def more_columns(self, named: str | None, there: Sequence[str]) -> tuple[str, ...]:
-        """Return the columns of the passages: one, or that of a relevant one and of others."""
+        """Return the columns of the passages: one, or those of a relevant one and others."""
         usual = self.usual_columns(there).texts[1]
         if named is None or (named not in there and usual in there):
             named = usual
@@ -112,7 +112,8 @@ class Ranking(TextProblem[Relevances]):
         return query, more[0] if len(more) == 1 else self.columns.texts[1]
 
     def label_columns(self, column: str) -> tuple[str, ...]:
-        """Return the column of the relevances; none where each column of passages has its own."""
+        """Return the column of the relevances; none where they follow from the columns of
+        passages."""
         return (column,) if column else ()
 
     def read_texts(self, values: Mapping[str, object], columns: Sequence[str]) -> Example:
@@ -130,12 +131,12 @@ class Ranking(TextProblem[Relevances]):
         if len(more) < 2:
             raise CellError(
                 more[0],
-                f"nothing says which passages are relevant. Name the column that does by "
-                f"--label-column, or give a column {POSITIVE!r} and one, or several, of negatives",
+                "there is no column of relevances. Name one by --label-column, or give a column "
+                f"{POSITIVE!r} and one, or several, of negatives",
             )
         counts = [len(each) for each in passages]
         truth = (*[1.0] * counts[0], *[0.0] * sum(counts[1:]))
-        # in a column of their own, the relevant ones would come first in every query
+        # a separate column would put the relevant ones first in every query
         order = sorted(range(len(truth)), key=lambda place: _drawn(example[0], example[1 + place]))
         return (
             (example[0], *(example[1 + place] for place in order)),
@@ -151,21 +152,21 @@ class Ranking(TextProblem[Relevances]):
         return relevance
 
     def part_of(self, values: Mapping[str, object], columns: Sequence[str]) -> str | None:
-        """Return the query, where a row has one of its passages, or one with others beside it."""
+        """Return the query of a row with one passage, or with a relevant one and others."""
         query, *more = columns
         if len(more) == 1 and not isinstance(values[more[0]], str):
             return None
         return text_of_cell(values, query)
 
     def whole(self, parts: Sequence[tuple[Example, Any]], columns: Columns) -> tuple[Example, Any]:
-        """Return a query with the passages of its rows. One that is there again is left out.
+        """Return a query with the distinct passages of its rows.
 
         Raises:
             CellError: a passage has two relevances, or none is relevant.
         """
         query = parts[0][0][0]
         passages = [passage for example, _ in parts for passage in example[1:]]
-        if parts[0][1] is None:  # nobody has labelled them
+        if parts[0][1] is None:  # unlabelled
             return (query, *passages), None
         relevances = [each for _, label in parts for each in label]
         known: dict[str, float] = {}
@@ -179,14 +180,14 @@ class Ranking(TextProblem[Relevances]):
         if not any(known.values()):
             raise CellError(
                 columns.label or columns.texts[-1],
-                f"none of the {len(known)} passages of this query is relevant, so that no order of "
-                "them is right. Give a relevant one, or leave the query out",
+                f"none of the {len(known)} passages of this query is relevant. Give a relevant "
+                "one, or leave the query out",
             )
         return (query, *known), tuple(known.values())
 
     def to_learn(self, example: Example, target: Relevances) -> tuple[Example, Relevances]:
-        """Return an example with MOST_TRAINED passages at most: those of the highest relevance and
-        others that a hash of the texts draws, in their order.
+        """Return an example with at most MOST_TRAINED passages: those of the highest relevance and
+        others drawn by a hash of the texts, in order.
 
         Gao et al. 2021 (arXiv 2101.08751) learn from groups of a relevant passage and a few others.
         """
@@ -200,7 +201,7 @@ class Ranking(TextProblem[Relevances]):
                 _drawn(query, passages[place]),
             ),
         )
-        # at most half are relevant
+        # at most half of them relevant
         relevant = [place for place in by_worth if target[place] > 0][: MOST_TRAINED // 2]
         others = [place for place in by_worth if not target[place] > 0]
         kept = sorted([*relevant, *others][:MOST_TRAINED])
@@ -227,7 +228,7 @@ class Ranking(TextProblem[Relevances]):
     def constant(
         self, targets: Sequence[Relevances], labels: Sequence[str]
     ) -> tuple[str, Callable[[Example], Relevances]]:
-        """Return the order in which the passages came."""
+        """Return the original order of the passages."""
         return AS_GIVEN, lambda example: tuple(-float(place) for place in range(len(example) - 1))
 
     def same_everywhere(
@@ -236,9 +237,8 @@ class Ranking(TextProblem[Relevances]):
         targets: Sequence[Relevances],
         labels: Sequence[str],
     ) -> tuple[Constant, ...]:
-        """Return the order in which passages came, where a model gives those of a query one score.
-
-        Its share is that of the queries whose first passage is one of the most relevant.
+        """Return the original order, where a model gives all passages of a query one score. Its
+        share is that of queries whose first passage is one of the most relevant.
         """
         pairs = [
             (np.asarray(own), true)
@@ -264,16 +264,16 @@ class Ranking(TextProblem[Relevances]):
         return TokenizePassages(tokenizer, max_length)
 
     def logits_shape(self, batch: Batch, labels: int) -> tuple[int | None, ...]:
-        """Return a score a row; of what reads the texts itself, as many as the most passages."""
+        """Return a score for each row; for an endpoint, as many as the most passages."""
         return (len(batch), None) if batch.owners is None else (len(batch.owners), 1)
 
     def row_outputs(self, logits: FloatArray, batch: Batch) -> list[Outputs]:
-        """Return the scores of each row below one another; NOTHING is none."""
+        """Return the scores of each row as a column, without NOTHING."""
         own = [row[row > NOTHING] for row in logits]
         return [Outputs(each[:, None], np.arange(len(each))) for each in own]
 
     def joined(self, rows: Sequence[Outputs]) -> Outputs:
-        """Return the scores of a query's passages below one another, (passages, 1)."""
+        """Return the scores of a query's passages as a column, (passages, 1)."""
         logits = np.concatenate([each.logits for each in rows])
         return Outputs(logits, np.arange(len(logits)))
 
@@ -299,8 +299,7 @@ class Ranking(TextProblem[Relevances]):
     ) -> dict[str, npt.NDArray[Any]]:
         """Return scores in the order of the passages, and their numbers, the best first.
 
-        Both are (batch, passages), as wide as the most passages; NOTHING and NO_PASSAGE are beyond
-        those of a query.
+        Both are (batch, passages), padded with NOTHING and NO_PASSAGE.
         """
         most = max(len(own.logits) for own in outputs)
         scores = np.full((len(outputs), most), NOTHING, dtype=np.float32)
@@ -347,11 +346,11 @@ def _passages(values: Mapping[str, object], column: str) -> tuple[str, ...]:
     if not isinstance(cell, list | tuple):
         raise CellError(
             column,
-            f"{shown(cell)} is no text and no list of texts. Give a list in JSONL or Parquet, or a "
-            "passage a row",
+            f"{shown(cell)} is neither a text nor a list of texts. Give a list in JSONL or "
+            "Parquet, or a passage a row",
         )
     if not cell:
-        raise CellError(column, "an empty list. A query has one passage at least")
+        raise CellError(column, "an empty list. A query needs at least one passage")
     return tuple(checked_text(each, column) for each in cell)
 
 
@@ -360,8 +359,8 @@ def _relevances(
 ) -> Relevances:
     """Return the relevance of each passage.
 
-    That of one passage is a number. Of a list, they are a list of numbers; or the relevant ones are
-    named, by the number of one, from 0, by its text, or by a list of texts.
+    One passage has a number. A list of passages has a list of numbers, or names the relevant ones:
+    by a number from 0, a text, or a list of texts.
 
     Raises:
         CellError: the cell is none of these.
@@ -385,8 +384,8 @@ def _relevances(
     if number not in range(len(passages)):
         raise CellError(
             column,
-            f"{shown(cell)} is not the number of one of the {len(passages)} passages, from 0. Give "
-            "that, or a list with a relevance for each",
+            f"{shown(cell)} is not an index of the {len(passages)} passages. Give one, or a list "
+            "with a relevance for each",
         )
     return tuple(float(place == number) for place in range(len(passages)))
 

@@ -1,4 +1,4 @@
-"""Reading: how examples of a kind of problem are read from data files, and their labels."""
+"""Reading: examples and labels of a kind of problem in data files."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from bertender.text.batch import Example, is_blank
 
 FILL_IN = "Fill it in, or leave the row out"
 NOT_TEXT = re.compile("[\0\ud800-\udfff]")
-"""NUL, and halves of surrogate pairs, which JSON can hold and no tokenizer takes."""
+"""NUL, and lone surrogates, which JSON allows and no tokenizer takes."""
 SHOWN_CHARACTERS = 60
-"""Of a value in a message: a cell may hold a list of a thousand numbers."""
+"""Most characters of a value in a message."""
 
 Target = TypeVar("Target")
 
@@ -39,16 +39,16 @@ class Columns(NamedTuple):
 class Reading(ABC, Generic[Target]):
     """The data of a kind of problem.
 
-    `Target` is what an example is labelled with: the number of a label, one for each word, a truth
-    for each label, or a number.
+    `Target` is an example's label: the number of a label, one for each word, a truth for each
+    label, or a number.
     """
 
     columns: Columns
-    """Of data files, where the user names no others."""
+    """Default names of columns."""
 
     @abstractmethod
     def read(self, values: Mapping[str, object], columns: Columns) -> tuple[Example, Any]:
-        """Return the example of a row of a file, and its label or labels as they stand there.
+        """Return the example of a file's row, and its label or labels in the file.
 
         Raises:
             CellError: a cell cannot be used.
@@ -58,16 +58,16 @@ class Reading(ABC, Generic[Target]):
     def label_names(self, found: Sequence[Any]) -> tuple[str, ...]:
         """Return the labels of a task, in the order of the logits, given those of all its rows."""
 
-    # labels: what is here is for data that name none, such as numbers
+    # labels: the defaults are for data without names of labels, such as numbers
 
     names_labels: bool = True
-    """Its data name labels; numbers and answers name none."""
+    """Its data have names of labels, unlike numbers and answers."""
     places_are_labels: bool = False
-    """Labels are the numbers of choices, which another text has in each example. A model has one
-    score, for any number of them."""
+    """Labels are numbers of choices, whose texts differ by example. A model has one score, for any
+    number of them."""
 
     def number(self, label: Any, numbers: Mapping[str, int]) -> Target:
-        """Return the target of a row's label: by default the label itself, which names none.
+        """Return the target of a row's label: by default the label itself.
 
         Raises:
             KeyError: `numbers` lacks a name.
@@ -76,16 +76,16 @@ class Reading(ABC, Generic[Target]):
         return target
 
     def by_names(self, target: Target, labels: Sequence[str]) -> Any:
-        """Return a target by the names of its labels: by default itself, which has none."""
+        """Return a target with the names of its labels: by default unchanged."""
         return target
 
     def labels_of(self, target: Target) -> Sequence[int]:
-        """Return the numbers of a target's labels: by default none, as numbers and answers are no
-        classes that a sample could lose."""
+        """Return the numbers of a target's labels: by default none, as numbers and answers have no
+        classes."""
         return ()
 
     def unlabelled(self, example: Example) -> Any:
-        """Return the target of an example that nobody has labelled."""
+        """Return the target of an unlabelled example."""
         return NO_LABEL
 
     # columns of a file
@@ -93,11 +93,11 @@ class Reading(ABC, Generic[Target]):
     takes_pairs: bool = False
     """An example may have a second text."""
     reads_pairs: bool = False
-    """Its data are pairs of texts, whose columns have usual names, and may have no labels."""
+    """Its data are pairs of texts, possibly without labels."""
     takes_list: bool = False
-    """An example ends in any number of texts, which an endpoint takes as a list."""
+    """An example ends in a list of texts of any number."""
     labels_words: bool = False
-    """An example is a sentence of words, each with a label; its files are read as such."""
+    """An example is a sentence of words, each with a label."""
 
     def usual_columns(self, there: Sequence[str]) -> Columns:
         """Return the columns to read where the user names none, given those of a file."""
@@ -112,7 +112,7 @@ class Reading(ABC, Generic[Target]):
         return (column,)
 
     def text_names(self, columns: Columns, example: Example) -> tuple[str, ...]:
-        """Return a name for each text of an example, given the columns that it was read from."""
+        """Return a name for each text of an example, given its columns."""
         return columns.texts
 
     def read_texts(self, values: Mapping[str, object], columns: Sequence[str]) -> Example:
@@ -124,51 +124,52 @@ class Reading(ABC, Generic[Target]):
         return tuple(self.text_of_cell(values, column) for column in columns)
 
     def text_of_cell(self, values: Mapping[str, object], column: str) -> str:
-        """Return the text to classify in a cell; CellError where there is none."""
+        """Return the text in a cell; CellError where there is none."""
         return text_of_cell(values, column)
 
-    # rows of a file that are one example together, and examples that are set beside others
+    # examples of several rows, and examples among others
 
     def part_of(self, values: Mapping[str, object], columns: Sequence[str]) -> str | None:
-        """Return what rows of a file have in common that are one example together; None for a row
-        that is one alone."""
+        """Return the key of a row's example, which its rows share; None for a row that is an
+        example."""
         return None
 
     def whole(self, parts: Sequence[tuple[Example, Any]], columns: Columns) -> tuple[Example, Any]:
-        """Return the example, and its label, of the rows that `part_of` says belong together.
+        """Return the example, and its label, of the rows with the same `part_of`.
 
         Raises:
-            CellError: they cannot be one.
+            CellError: they do not fit together.
         """
         (own,) = parts
         return own
 
     def to_learn(self, example: Example, target: Target) -> tuple[Example, Target]:
-        """Return what is learned from of an example of the training file."""
+        """Return the part of a training example that training reads."""
         return example, target
 
     def told_apart_by(self, example: Example) -> Example:
-        """Return the texts by which examples are set apart: those with equal ones stay together."""
+        """Return the texts that draw an example into a split: examples with equal ones stay
+        together."""
         return example
 
     def check_beside(self, example: Example, first: Example, columns: Columns) -> None:
-        """Raise CellError where an example cannot be one of a task with this first one."""
+        """Raise CellError where an example does not fit the task's first one."""
 
 
 def text_of_cell(values: Mapping[str, object], column: str) -> str:
-    """Return the text of a cell without the white space around it.
+    """Return the stripped text of a cell.
 
     Raises:
         CellError: it is missing, empty, nothing that can be seen, or not text.
     """
     text = checked_text(usable_cell(values, column), column)
     if is_blank(text):
-        raise CellError(column, f"{shown(text)} has no character that can be seen. {FILL_IN}")
+        raise CellError(column, f"{shown(text)} has no visible character. {FILL_IN}")
     return text
 
 
 def checked_text(value: object, column: str) -> str:
-    """Return a value without the white space around it, or raise CellError where it is not text."""
+    """Return a stripped value, or raise CellError where it is not text."""
     if not isinstance(value, str):
         raise CellError(column, f"{shown(value)} is not text. Give a string")
     if NOT_TEXT.search(value):
@@ -180,7 +181,7 @@ def checked_text(value: object, column: str) -> str:
 
 
 def usable_cell(values: Mapping[str, object], column: str) -> object:
-    """Return a cell; CellError where it is not there or holds nothing."""
+    """Return a cell; CellError where it is missing or empty."""
     if column not in values:
         raise CellError(column, f"missing; this row has {', '.join(map(repr, values))}")
     value = values[column]
@@ -190,6 +191,6 @@ def usable_cell(values: Mapping[str, object], column: str) -> object:
 
 
 def shown(value: object) -> str:
-    """Return a value as a message shows it, shortened where it is long."""
+    """Return a value for a message, shortened."""
     whole = repr(value)
     return whole if len(whole) <= SHOWN_CHARACTERS else f"{whole[:SHOWN_CHARACTERS]}..."

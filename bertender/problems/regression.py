@@ -19,9 +19,9 @@ from bertender.problems.reading import FILL_IN, CellError, shown, usable_cell
 from bertender.text.batch import Example
 
 SAME = 1e-3
-"""Standard deviations of the true numbers within which numbers are one answer."""
+"""Share of the true numbers' standard deviation below which predictions count as constant."""
 LEAST_SPREAD = 1e-6
-"""Share of the largest number: less over texts is rounding."""
+"""Share of the largest number: a smaller spread over texts is rounding."""
 LEAST_SCALE = 1e-2
 """Share of the largest number, so that a bound of 1e-5 scales is above its rounding in float32."""
 
@@ -83,16 +83,15 @@ class Regression(TextProblem[float]):
         return np.asarray(predictions, dtype=np.float64)
 
     def scale(self, logits: npt.NDArray[np.float64]) -> float:
-        """Return how far a number is from the mean, at most: a shift by a share of the numbers
-        themselves would be many spreads of numbers about 1000."""
+        """Return the largest distance of a number from the mean: a share of numbers about 1000
+        would be many of their spreads."""
         if not logits.size:
             return 0.0
         apart = float(np.abs(logits - logits.mean()).max())
         return max(apart, LEAST_SCALE * float(np.abs(logits).max()))
 
     def size_and_spread(self, logits: npt.NDArray[np.float64]) -> tuple[float, float]:
-        """Return the standard deviation over texts, twice: a number has no tie that its size would
-        be the distance from."""
+        """Return the standard deviation over texts, twice: numbers have no ties."""
         spread = max(float(logits.std()), LEAST_SPREAD * float(np.abs(logits).max()))
         return spread, spread
 

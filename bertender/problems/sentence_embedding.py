@@ -1,9 +1,9 @@
-"""SENTENCE_EMBEDDING: a text has a vector, whose cosines with others say how alike texts are.
+"""SENTENCE_EMBEDDING: a text has a vector, whose cosine with others is their similarity.
 
-The data are pairs of texts: with a number that says how alike they are (any unit), or without, of
-a query and a text that belongs to it. An example has a row of tokens for each of its texts; at an
-endpoint it is one text. What a model is scored by is the cosine of each pair, and the rank of each
-pair's second text among the second texts of all pairs.
+The data are pairs of texts: with a similarity (any unit), or a query and a text that belongs to it.
+An example has a row of tokens for each of its texts; at an endpoint it is one text. Models are
+scored by the cosine of each pair, and the rank of each pair's second text among the second texts of
+all pairs.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ if TYPE_CHECKING:
 TOGETHER = math.inf
 """Target of a pair whose texts belong together, without a number."""
 SAME = 1e-3
-"""Cosines of pairs that differ by less are one: the vectors of all texts are."""
+"""Smallest spread of cosines: below it, all vectors have collapsed."""
 RANKED_AT_ONCE = 1024
 LEAST = 1e-30
-"""Instead of the length of a vector of 0."""
+"""Smallest length of a vector."""
 COLLAPSED = "the same vector"
 TIE = 1e-6
-"""Cosines that differ by less are equal: rounding of float32 adds as much."""
+"""Cosines that differ by less are equal, up to rounding in float32."""
 
 
 class Vectors(NamedTuple):
@@ -63,7 +63,7 @@ class SentenceEmbedding(TextProblem[Any]):
     """
 
     name = "sentence_embedding"
-    summary = "a text has a vector; data are pairs of texts, with a similarity or of what is alike"
+    summary = "a text has a vector; data are pairs of texts, with a similarity or of matching texts"
     columns = Columns(("sentence1", "sentence2"), "score")
     metrics = ("cosine_spearman", "recall_at_1", "recall_at_10")
     model_class = "AutoModelForSentenceEmbedding"
@@ -96,7 +96,7 @@ class SentenceEmbedding(TextProblem[Any]):
         return target if isinstance(target, float) else None
 
     def metrics_of(self, labels: Sequence[str], targets: Sequence[float]) -> tuple[str, ...]:
-        """Return all, or recall alone where the pairs have no numbers."""
+        """Return all metrics, or only recall where the pairs have no numbers."""
         without = bool(len(targets)) and all(map(math.isinf, targets))
         return self.metrics[without:]
 
@@ -105,13 +105,13 @@ class SentenceEmbedding(TextProblem[Any]):
         return tuple((text,) for text in chain.from_iterable(examples))
 
     def asked_columns(self, columns: Sequence[str]) -> tuple[str, ...]:
-        """Return the first: a text has a vector by itself."""
+        """Return the first text: each text has its own vector."""
         return tuple(columns[:1])
 
     def constant(
         self, targets: Sequence[float], labels: Sequence[str]
     ) -> tuple[str, Callable[[Example], Any]]:
-        """Return one vector for all texts: all pairs are as alike."""
+        """Return one vector for all texts: all pairs are equally similar."""
 
         def answered(example: Example) -> Vectors:
             return Vectors(np.ones((len(example), 1), dtype=np.float32), example)
@@ -121,7 +121,7 @@ class SentenceEmbedding(TextProblem[Any]):
     def same_everywhere(
         self, predictions: Any, targets: Sequence[float], labels: Sequence[str]
     ) -> tuple[Constant, ...]:
-        """Return that all pairs have the cosine 1: the vectors of all texts have collapsed."""
+        """Return the answer of collapsed vectors: all pairs have the cosine 1."""
         cosines = np.asarray(predictions)[:, 0]
         if len(cosines) < 2 or cosines.min() < 1 - SAME:
             return ()
@@ -150,13 +150,13 @@ class SentenceEmbedding(TextProblem[Any]):
     def gather(self, predictions: Sequence[Vectors]) -> npt.NDArray[np.float64]:
         """Return cosine and rank of each pair, (pairs, 2).
 
-        The rank, from 1, is that of the second text among the distinct ones of all pairs, by their
-        cosines with the first text. Another text that is as near comes before it, so that vectors
-        that have collapsed find nothing.
+        The rank, from 1, is that of the second text among the distinct second texts, by their
+        cosines with the first text. Equally near texts come before it, so that collapsed vectors
+        find nothing.
         """
         if any(len(each.texts) != 2 for each in predictions):
             raise DataError(
-                "texts alone cannot be scored: vectors are by the similarities of pairs. Give "
+                "single texts cannot be scored: vectors are scored by similarities of pairs. Give "
                 "pairs: --text-column and --pair-column."
             )
         vectors = np.stack([np.asarray(each.vectors, dtype=np.float64) for each in predictions])
@@ -173,15 +173,14 @@ class SentenceEmbedding(TextProblem[Any]):
         return np.stack([cosines, ranks], axis=1)
 
     def decisions(self, outputs: Outputs) -> IntArray:
-        """Return the row that is nearest to each, (rows, 1)."""
+        """Return each row's nearest neighbour, (rows, 1)."""
         return _nearest(outputs.logits)[0][:, :1]
 
     def margins(self, outputs: Outputs) -> npt.NDArray[np.float64]:
-        """Return how far each row is from another nearest one, (rows, 1).
+        """Return the margin of each row's nearest neighbour, (rows, 1).
 
-        Where each number of all vectors moves by so much, in directions of its own, the two largest
-        cosines of a row move apart or together by their distance: in the root mean square, since
-        hundreds of small steps hardly ever all go one way.
+        Where all numbers of the vectors move by so much, independently, the difference of the two
+        largest cosines changes by itself, in the root mean square.
         """
         lengths = _lengths(outputs.logits)
         rows, cosines = _nearest(outputs.logits)
@@ -224,9 +223,9 @@ def _lengths(vectors: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
 
 
 def _nearest(vectors: npt.NDArray[Any]) -> tuple[IntArray, npt.NDArray[np.float64]]:
-    """Return the two other rows that are nearest to each, and their cosines, (rows, 2).
+    """Return each row's two nearest neighbours, and their cosines, (rows, 2).
 
-    A row that is missing has the cosine -inf.
+    A missing row has the cosine -inf.
     """
     directions = np.asarray(vectors, dtype=np.float64) / _lengths(vectors)[:, None]
     rows = np.empty((len(vectors), 2), dtype=np.int64)

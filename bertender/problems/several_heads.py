@@ -1,9 +1,8 @@
-"""SeveralHeads: what several kinds of problems ask of one text, answered in one pass.
+"""SeveralHeads: several kinds of problems on one text, in one pass.
 
-An encoder has a head for each, and all heads are rows of one layer: labels are called HEAD:LABEL
-and stand head by head. So a model of several heads is a classifier of texts or of tokens like any
-other, and graphs, pruning and quantization know nothing of heads. Where one of them tags words, the
-others read the first token.
+An encoder has a head for each, and all heads are rows of one layer: labels are named HEAD:LABEL,
+head by head. To graphs, pruning and quantization, a model of several heads is a classifier of texts
+or tokens like any other. Where a head tags words, the others read the first token.
 """
 
 from __future__ import annotations
@@ -42,9 +41,9 @@ if TYPE_CHECKING:
     from bertender.text.tokenizer import FileTokenizer
 
 BETWEEN = ","
-"""Between the heads of a problem type, and between the columns of their labels."""
+"""Separator of the heads of a problem type, and of their label columns."""
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
-"""Of a head: tensors of a server begin with it."""
+"""Name of a head, with which its tensors in a server begin."""
 FEWEST = 2
 
 
@@ -54,39 +53,39 @@ def head_name(task: str) -> str:
 
 
 class NoLabel(NamedTuple):
-    """Instead of a head's label in a row that has none."""
+    """Stands for a missing label of a head."""
 
     target: Any
 
 
 class SeveralHeads(Problem[HeadTargets]):
-    """Several kinds of problems ask something of one text.
+    """Several kinds of problems on one text.
 
     Args:
-        heads: the kind of each head by its name; the last may label words, and all others have one
-            row of logits a text.
+        heads: the kind of each head by its name; the last may label words, the others have one row
+            of logits a text.
 
     Raises:
-        ConfigError: the kinds cannot share a text, or a name is none.
+        ConfigError: the kinds cannot share a text, or a name is invalid.
     """
 
-    summary = "several of these are asked of one text at once"
+    summary = "several of these on one text"
     per_token = False
 
     def __init__(self, heads: Mapping[str, Problem[Any]]) -> None:
         _check(heads)
         self.heads = dict(heads)
         self.slices: dict[str, slice] = {}
-        """Labels of each head among those of all; none before `of_labels`."""
+        """Slice of each head among all labels; empty before `of_labels`."""
         self.own_labels: Mapping[str, tuple[str, ...]] = {}
-        """Labels of each head, without its name; likewise."""
+        """Labels of each head, without its name; empty before `of_labels`."""
         self.base_name, self.base = [*heads.items()][-1]
-        """The head whose kind says how texts are read: the one that labels words is the last."""
+        """The head that says how texts are read: the last one."""
         self.name = BETWEEN.join(f"{name}{OF_HEAD}{kind.name}" for name, kind in heads.items())
         self.columns = Columns(self.base.columns.texts, BETWEEN.join(heads))
         self.model_class = self.base.model_class
         self.tokenizer_settings = self.base.tokenizer_settings
-        # none of transformers' own losses is that of several heads
+        # transformers has no loss for several heads
         self.model_settings = {**self.base.model_settings, "problem_type": None}
         for flag in ("takes_pairs", "takes_windows", "per_token", "labels_words", "separator"):
             setattr(self, flag, getattr(self.base, flag))
@@ -163,7 +162,7 @@ class SeveralHeads(Problem[HeadTargets]):
         return columns
 
     def read(self, values: Mapping[str, object], columns: Columns) -> tuple[Example, HeadTargets]:
-        """Return the example, and what each head has to learn of it; a label may be missing."""
+        """Return the example, and each head's label, which may be missing."""
         named = self.label_columns(columns.label)
         example: Example | None = None
         labels: list[Any] = []
@@ -191,7 +190,7 @@ class SeveralHeads(Problem[HeadTargets]):
         return self.base.to_example(texts) if self.labels_words else texts
 
     def example_of_head(self, name: str, example: Example) -> Example:
-        """Return an example as a model of one head alone reads it: words are joined to a text."""
+        """Return an example for a model of one head: words are joined to a text."""
         if self.labels_words and not self.heads[name].labels_words:
             return (" ".join(example),)
         return example
@@ -213,7 +212,7 @@ class SeveralHeads(Problem[HeadTargets]):
         )
 
     def _own(self, name: str, numbers: Mapping[str, int]) -> dict[str, int]:
-        """Return the numbers of one head's labels, from 0, given some of those of all."""
+        """Return the numbers of one head's labels, from 0, among those of all."""
         start, first = f"{name}{OF_HEAD}", self.slices[name].start
         return {
             label.removeprefix(start): number - first
@@ -307,7 +306,7 @@ class SeveralHeads(Problem[HeadTargets]):
         return problem
 
     def keep_text(self, examples: Sequence[Example]) -> Batch:
-        """Return examples as a batch; where words have labels, the first place is of no word."""
+        """Return examples as a batch; where words have labels, the first place is NO_WORD."""
         batch = self.base.keep_text(examples)
         if batch.words is None:
             return batch
@@ -318,7 +317,7 @@ class SeveralHeads(Problem[HeadTargets]):
 
     def row_outputs(self, logits: FloatArray, batch: Batch) -> list[Outputs]:
         """Return the outputs of each row: where words have labels, those of the first token come
-        first, at the place of no word. What no head reads is 0."""
+        first, at NO_WORD. Logits that no head reads are 0."""
         rows = self.base.row_outputs(logits, batch)
         if not self.labels_words:
             return rows
@@ -337,7 +336,7 @@ class SeveralHeads(Problem[HeadTargets]):
         return self.base.joined(rows)
 
     def rows_of_head(self, name: str, places: IntArray) -> npt.NDArray[np.bool_]:
-        """Return which rows of outputs one head has read, given their places."""
+        """Return the rows of outputs of one head, by their places."""
         if not self.labels_words:
             return np.ones(len(places), dtype=bool)
         return np.asarray((places != NO_WORD) == self.heads[name].labels_words)
@@ -363,7 +362,7 @@ class SeveralHeads(Problem[HeadTargets]):
     def confidence(
         self, outputs: Sequence[Outputs], labels: Sequence[str]
     ) -> npt.NDArray[np.float64]:
-        """Return that of the least confident head, of those that have one."""
+        """Return the confidence of the least confident head."""
         of_heads = [
             kind.confidence([self.of_head(name, each) for each in outputs], self.own_labels[name])
             for name, kind in self.heads.items()
@@ -379,7 +378,7 @@ class SeveralHeads(Problem[HeadTargets]):
         return np.concatenate(of_heads, axis=1)
 
     def margins(self, outputs: Outputs) -> npt.NDArray[np.float64]:
-        """Return the margins of all heads; those of a head that does not read a row are endless."""
+        """Return the margins of all heads; infinite for a head that does not read a row."""
         of_heads = []
         for name, kind in self.heads.items():
             own = kind.margins(outputs._replace(logits=outputs.logits[:, self.slices[name]]))
@@ -419,7 +418,7 @@ class SeveralHeads(Problem[HeadTargets]):
         labels: npt.NDArray[np.object_],
         texts: Sequence[Example],
     ) -> dict[str, npt.NDArray[Any]]:
-        """Return the tensors of all heads, each with the name of its head before its own."""
+        """Return the tensors of all heads, prefixed with their heads' names."""
         tensors = {}
         for name, kind in self.heads.items():
             own_labels = np.array([each.encode() for each in self.own_labels[name]], np.object_)
@@ -440,7 +439,7 @@ class SeveralHeads(Problem[HeadTargets]):
         }
 
     def read_response(self, tensors: Tensors, row: int, example: Example) -> dict[str, Any]:
-        """Return label, score and logits by head; the spans of the one that has some."""
+        """Return label, score and logits by head, and spans of the head that has some."""
         found = {
             name: kind.read_response(_tensors_of(tensors, name), row, example)
             for name, kind in self.heads.items()
@@ -486,12 +485,12 @@ class SeveralHeads(Problem[HeadTargets]):
     def lines(
         self, labels: Sequence[str], scores: Sequence[str], example: Example
     ) -> Iterable[str]:
-        """Return none: each head has its own."""
+        """Return none: each head has its own spans."""
         return ()
 
 
 def _tensors_of(tensors: Tensors, name: str) -> dict[str, npt.NDArray[Any]]:
-    """Return the tensors of one head by their own names."""
+    """Return the tensors of one head without its prefix."""
     start = f"{name}_"
     return {
         tensor.removeprefix(start): array
@@ -503,7 +502,7 @@ def _tensors_of(tensors: Tensors, name: str) -> dict[str, npt.NDArray[Any]]:
 def _check(heads: Mapping[str, Problem[Any]]) -> None:
     named = ", ".join(heads)
     if len(heads) < FEWEST:
-        raise ConfigError(f"heads {named}: several heads are {FEWEST} or more.")
+        raise ConfigError(f"heads {named}: give at least {FEWEST} heads.")
     for name in heads:
         if not NAME.fullmatch(name):
             raise ConfigError(
@@ -511,16 +510,18 @@ def _check(heads: Mapping[str, Problem[Any]]) -> None:
                 "letter. Give NAME:KIND for each head in --problem-type."
             )
         if clash := [other for other in heads if other != name and other.startswith(f"{name}_")]:
-            raise ConfigError(f"heads {name!r} and {clash[0]!r}: one begins as the other does.")
+            raise ConfigError(
+                f"heads {name!r} and {clash[0]!r}: one name is a prefix of the other."
+            )
     for name in [name for name, kind in heads.items() if kind.labels_words]:
         if name != [*heads][-1]:
             raise ConfigError(
-                f"head {name!r} labels words: there is one such head at most, and it is the last. "
-                f"The heads are {named}. Name them, and the columns of their labels, in that order."
+                f"head {name!r} labels words: only the last head may. The heads are {named}. Name "
+                "it, and the column of its labels, last."
             )
     for name, kind in heads.items():
         if not kind.shares_encoder:
             raise ConfigError(
-                f"head {name!r}: {kind.name} shares no encoder with other heads. It reads other "
-                "rows than the text alone. Train a model of it alone."
+                f"head {name!r}: {kind.name} cannot share an encoder with other heads, as it reads "
+                "more than a text. Train a model of it alone."
             )

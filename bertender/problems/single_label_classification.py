@@ -41,14 +41,14 @@ class SingleLabelClassification(Softmax, TextProblem[int]):
     shares_encoder = True
 
     def read_label(self, values: Mapping[str, object], column: str) -> str:
-        """Return the label of a row as a string, whatever type its file gives it."""
+        """Return the label of a row as a string, whatever its type in the file."""
         value = usable_cell(values, column)
         if isinstance(value, bool):
             return str(value).lower()
         if isinstance(value, int):
             return str(value)
         if isinstance(value, float | Decimal):
-            # pandas turns a column with a missing value to floats, and warehouses have decimals
+            # pandas makes floats of a column with missing values, and warehouses have decimals
             if not math.isfinite(value) or value != int(value):
                 raise CellError(
                     column,
@@ -63,12 +63,12 @@ class SingleLabelClassification(Softmax, TextProblem[int]):
                 f"label {shown(value)} is neither a string nor an integer. If a text has several "
                 "labels, add --problem-type multi_label_classification",
             )
-        if value.strip().lower() == "nan":  # a missing value that pandas has turned to a string
+        if value.strip().lower() == "nan":  # a missing value as a string of pandas
             raise CellError(column, f"missing value ({value}). {FILL_IN}")
         return text_of_cell(values, column)
 
     def label_names(self, found: Sequence[str]) -> tuple[str, ...]:
-        """Return the labels in order: integers by value, others by alphabet."""
+        """Return the labels in order: integers by value, others alphabetically."""
         in_order = sorted(set(found))
         integers = all(label.removeprefix("-").isdecimal() for label in in_order)
         return tuple(sorted(in_order, key=int) if integers else in_order)

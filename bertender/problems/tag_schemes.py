@@ -1,4 +1,4 @@
-"""Schemes of tags: which tags say where an entity begins and ends, to and from BIO.
+"""Schemes of tags for entities, and their conversion to and from BIO.
 
 BIO (IOB2)     B-TYPE begins an entity, I-TYPE continues it, O is outside of all
 IOB1           an entity begins with I-TYPE; with B-TYPE only right after another of its type
@@ -22,17 +22,17 @@ logger = logging.getLogger(__name__)
 OUTSIDE = "O"
 BEGIN, INSIDE = "B", "I"
 PREFIXED = re.compile("([BIMELSU])(?:-(.*))?", re.DOTALL)
-"""A tag with a prefix; its type may be missing, as where there is one kind of entity alone."""
+"""A tag with a prefix; its type may be missing, where there is one kind of entity."""
 BEGINNING, ENDING = "BSU", "ELSU"
 NAMES = {"M": "BMES", "L": "BILOU", "U": "BILOU", "E": "IOBES", "S": "IOBES"}
-"""Prefixes that BIO does not have -> the scheme of the file that has them, the first of these."""
+"""Prefixes that BIO lacks -> the scheme of a file with them; the first match counts."""
 
 Tags = Sequence[str]
-"""Of the words of a sentence."""
+"""Tags of a sentence's words."""
 
 
 class UnusableTagError(Exception):
-    """A tag that its sentence gives no meaning; says which, and why."""
+    """A tag without a meaning in its sentence; says which, and why."""
 
     def __init__(self, word: int, problem: str) -> None:
         super().__init__(f"word {word + 1}: {problem}")
@@ -40,7 +40,7 @@ class UnusableTagError(Exception):
 
 
 class Entity(NamedTuple):
-    """Words that belong together, and what they are."""
+    """Words of an entity, and its type."""
 
     kind: str
     first: int
@@ -52,7 +52,7 @@ class _Tag(NamedTuple):
     prefix: str
     entity: str
     continues: bool
-    """It stands right after a word of an entity of its type, which has not ended."""
+    """It follows an entity of its type directly."""
 
 
 class Scheme(NamedTuple):
@@ -60,20 +60,20 @@ class Scheme(NamedTuple):
 
     name: str
     begins_inside: bool = False
-    """An entity may begin with I."""
+    """Entities may begin with I."""
     prefixes: str = "BIIB"
-    """Of the first word of an entity, those between, the last, and of one that is alone."""
+    """Prefixes of an entity's first word, inner words, last word, and single word."""
 
     def to_bio(self, tags: Tags) -> tuple[str, ...]:
         """Return the entities of a sentence in BIO.
 
         Raises:
-            UnusableTagError: a tag has no meaning there.
+            UnusableTagError: a tag has no meaning in it.
         """
         return tuple(tags if self == PLAIN else _bio(tags, self.begins_inside))
 
     def of_entities(self, tags: Tags) -> tuple[str, ...]:
-        """Return tags of entities, of any scheme, in this one; plain ones stay."""
+        """Return tags of entities, of any scheme, in this one; plain tags stay."""
         if self == PLAIN or not are_entity_tags(tags):
             return tuple(tags)
         written = [OUTSIDE] * len(tags)
@@ -94,7 +94,7 @@ class Scheme(NamedTuple):
         if self == PLAIN:
             logger.warning(
                 "%s: tags without B- and I-: each is a label of its own, and the score is the "
-                "share of words that are right, not of entities of several words",
+                "share of right words, not of entities",
                 path,
             )
         elif self != BIO:
@@ -112,12 +112,12 @@ LONGER = {
 
 
 def are_bio(tags: Iterable[str]) -> bool:
-    """Return whether all tags are of BIO; B and I alone are of the one kind of entity there is."""
+    """Return whether all tags are BIO; bare B and I are those of a single kind of entity."""
     return all(tag == OUTSIDE or _is_bio(tag) for tag in tags)
 
 
 def are_entity_tags(tags: Iterable[str]) -> bool:
-    """Return whether tags mark entities, in any scheme; else each is a label of its own."""
+    """Return whether tags mark entities, in any scheme; else they are plain."""
     return all(map(is_entity_tag, tags))
 
 
@@ -127,15 +127,14 @@ def is_entity_tag(tag: str) -> bool:
 
 
 def continued(tag: str) -> str:
-    """Return the tag of what follows in the same word as something with a tag."""
+    """Return the tag of a later part of a word, given that of the part before."""
     return INSIDE + tag[len(BEGIN) :] if _is_bio(tag) else tag
 
 
 def entities_of(tags: Tags) -> list[Entity]:
-    """Return the entities of a sentence's tags, of any scheme, as seqeval and CoNLL's script do.
-
-    One begins with a prefix that begins, or where no word of its type stands right before. A tag
-    without a prefix is an entity of one word.
+    """Return the entities of a sentence's tags, of any scheme, as seqeval and CoNLL's script do. An
+    entity begins at a beginning prefix, or where the word before is of another type. A tag without
+    a prefix is an entity of one word.
     """
     found: list[Entity] = []
     is_open = False
@@ -154,7 +153,7 @@ def entities_of(tags: Tags) -> list[Entity]:
 
 
 def scheme_of(sentences: Iterable[Tags]) -> Scheme:
-    """Return the scheme that most tags of a file are of; the others are unusable in it."""
+    """Return the scheme of most tags of a file; the others are unusable."""
     sentences = [*sentences]
     counts = Counter(tag for tags in sentences for tag in tags if tag != OUTSIDE)
     prefixes = Counter[str]()
@@ -171,7 +170,7 @@ def scheme_of(sentences: Iterable[Tags]) -> Scheme:
 
 
 def _parsed(tags: Tags) -> Iterator[_Tag | None]:
-    """Yield the parts of each tag; None for O, and for what is no tag with a prefix."""
+    """Yield the parts of each tag; None for O and tags without a prefix."""
     entity: str | None = None
     for tag in tags:
         match = PREFIXED.fullmatch(tag)
@@ -203,8 +202,8 @@ def _bio(tags: Tags, begins_inside: bool) -> Iterator[str]:
             before = tags[word - 1] if word else OUTSIDE
             raise UnusableTagError(
                 word,
-                f"{tag!r} follows {before!r}, so that there is no entity to continue. "
-                f"The first word of one is tagged {_joined(BEGIN, parsed.entity)!r}",
+                f"{tag!r} follows {before!r}, where there is no entity to continue. Tag the first "
+                f"word of an entity {_joined(BEGIN, parsed.entity)!r}",
             )
 
 

@@ -1,8 +1,8 @@
 """TOKEN_CLASSIFICATION: each word of a sentence has a tag of the BIO scheme, or a plain one.
 
-O is outside of every entity, B-TYPE the first word of one, I-TYPE another word of it. Tags without
-these prefixes, such as parts of speech, are labels of their own. A model labels tokens: the first
-token of a word has its tag, and no other token has one.
+O is a word outside of entities, B-TYPE the first word of one, I-TYPE a later one. Tags without
+prefixes, such as parts of speech, are labels of their own. A model labels tokens: only the first
+token of a word has its tag.
 """
 
 from __future__ import annotations
@@ -58,11 +58,11 @@ if TYPE_CHECKING:
     from bertender.text.tokenizer import FileTokenizer
 
 ENTITY = "entity"
-"""The label of spans where there is one kind of entity alone, without a name."""
+"""The label of spans where there is one kind of entity, without a name."""
 NO_WORDS = "no words. Leave the sentence out"
 WORD_MARK = "\x1f"
-"""The unit separator of ASCII: before each word of a request whose words hold white space. Earlier
-servers read it as white space."""
+"""The unit separator of ASCII, before each word of a request whose words contain white space.
+Earlier servers read it as white space."""
 
 Tags = tuple[int, ...]
 """The number of the tag of each word."""
@@ -102,15 +102,15 @@ class TokenClassification(Softmax, Problem[Tags]):
         if not words:
             raise CellError(columns.texts[0], NO_WORDS)
         if len(words) != len(tags):
-            problem = f"{len(tags)} tags for {len(words)} words. There must be one for each"
+            problem = f"{len(tags)} tags for {len(words)} words. Give one for each"
             raise CellError(columns.label, problem)
         return words, tags
 
     def label_names(self, found: Sequence[Sequence[str]]) -> tuple[str, ...]:
         """Return O, and for each type of entity by alphabet the two tags that it can have.
 
-        Plain tags come after O by alphabet. O is there in any case: a word that the model does not
-        see has it.
+        Plain tags follow O alphabetically. O is always included: a word that the model does not see
+        has it.
         """
         tags = {tag for tags in found for tag in tags} - {OUTSIDE}
         if not are_bio(tags):
@@ -119,7 +119,7 @@ class TokenClassification(Softmax, Problem[Tags]):
         return (OUTSIDE, *(prefix + entity for entity in types for prefix in (BEGIN, INSIDE)))
 
     def metrics_of(self, labels: Sequence[str], targets: Sequence[Tags]) -> tuple[str, ...]:
-        """Return the F1 of entities first, or the share of words where tags mark none."""
+        """Return the F1 of entities first, or the accuracy of plain tags."""
         return self.metrics if are_entity_tags(labels) else self.metrics[::-1]
 
     def number(self, label: Sequence[str], numbers: Mapping[str, int]) -> Tags:
@@ -139,7 +139,7 @@ class TokenClassification(Softmax, Problem[Tags]):
         return entities(target, labels)
 
     def scored_labels(self, labels: Sequence[str]) -> Sequence[str]:
-        """Return none: the types of entities that occur are scored."""
+        """Return none: only types of entities that occur are scored."""
         return ()
 
     def constant(
@@ -157,7 +157,9 @@ class TokenClassification(Softmax, Problem[Tags]):
 
     def edge_examples(self, examples: Sequence[Example], tokens: int) -> tuple[Example, Example]:
         words = itertools.chain.from_iterable(itertools.cycle(examples))
-        return examples[0][:1], tuple(itertools.islice(words, tokens))  # a word is a token at least
+        return examples[0][:1], tuple(
+            itertools.islice(words, tokens)
+        )  # a word has at least one token
 
     def encoder(
         self, tokenizer: PreTrainedTokenizerBase | FileTokenizer, max_length: int | None = None
@@ -171,7 +173,7 @@ class TokenClassification(Softmax, Problem[Tags]):
         return (*_words_of(batch).shape, labels)
 
     def row_outputs(self, logits: FloatArray, batch: Batch) -> list[Outputs]:
-        """Return the logits of the first token of each word; words that are cut off have none."""
+        """Return the logits of the first token of each word that is not cut off."""
         words = _words_of(batch)  # (batch, seq)
         if batch.parts is None:
             return [Outputs(logits[row][own >= 0], own[own >= 0]) for row, own in enumerate(words)]
@@ -184,7 +186,7 @@ class TokenClassification(Softmax, Problem[Tags]):
         return found
 
     def decode(self, outputs: Outputs, example: Example) -> Tags:
-        """Return a tag for each word; one that the model does not see is outside of any."""
+        """Return a tag for each word; O for one that the model does not see."""
         tags = np.zeros(len(example), dtype=np.int64)  # `label_names` has O first
         tags[outputs.places] = outputs.logits.argmax(axis=1)
         return tuple(tags.tolist())
@@ -201,9 +203,7 @@ class TokenClassification(Softmax, Problem[Tags]):
     def to_example(self, texts: tuple[str, ...]) -> Example:
         """Return the words of a sentence."""
         if len(texts) != 1:
-            raise DataError(
-                f"{len(texts)} texts, and a tagger reads one sentence. Give one text alone."
-            )
+            raise DataError(f"{len(texts)} texts, and a tagger reads one sentence. Give one text.")
         (text,) = texts
         if text.startswith(WORD_MARK):
             return tuple(text.removeprefix(WORD_MARK).split(WORD_MARK))
@@ -222,17 +222,17 @@ class TokenClassification(Softmax, Problem[Tags]):
         return example if len(example) == 1 else (self.text_of(example),)
 
     def text_of(self, words: Example) -> str:
-        """Return the text of words, as it is sent; those with white space are marked.
+        """Return the text of words for a request; words with white space are marked.
 
         Raises:
-            DataError: a word has the mark itself.
+            DataError: a word contains the mark itself.
         """
         if not any(len(word.split()) > 1 for word in words):
             return " ".join(words)
         if marked := [word for word in words if WORD_MARK in word]:
             raise DataError(
-                f"the word {marked[0]!r} has the character {WORD_MARK!r}, which separates words on "
-                "their way to a server. Leave it out."
+                f"the word {marked[0]!r} has the character {WORD_MARK!r}, which separates words in "
+                "requests. Leave it out."
             )
         return "".join(WORD_MARK + word for word in words)
 
@@ -285,7 +285,7 @@ class TokenClassification(Softmax, Problem[Tags]):
         }
 
     def lines(self, labels: Sequence[str], scores: Sequence[str], example: Example) -> list[str]:
-        """Return a line for each word, and then an empty one."""
+        """Return a line for each word, and an empty one."""
         words = zip(labels, scores, example, strict=True)
         return [*("\t".join(each) for each in words), ""]
 
@@ -295,16 +295,16 @@ def spans_of(
 ) -> list[Span]:
     """Return the spans of a text, in their order.
 
-    Entities are read from the tags of all parts of words that the model sees; of plain tags, a span
-    is a run of parts of one word with the same tag. The score is the mean probability of the tags.
+    Entities are read from the tags of all parts of words that the model sees; with plain tags, a
+    span is a run of equal tags in one word. The score is the mean probability of the tags.
 
     Args:
         outputs: of the text.
-        words: it has.
-        text: as it was sent. Where each of its words stands after WORD_MARK, the offsets are those
-            in the words with a space between them.
+        words: number of its words.
+        text: as in the request. If its words stand after WORD_MARKs, offsets are those of the words
+            joined by spaces.
         labels: of the model.
-        temperature: that its probabilities are calibrated by.
+        temperature: of its calibration.
     """
     text, starts = _placed(words, text)
     logits, owners, offsets = outputs.logits, outputs.places, np.zeros_like(outputs.places)
@@ -333,12 +333,12 @@ def spans_of(
 
 
 def _placed(words: Example, text: str) -> tuple[str, list[int]]:
-    """Return the text that offsets are of, and where each word begins in it."""
+    """Return the text of the offsets, and where each word begins in it."""
     if text.startswith(WORD_MARK):
         text = " ".join(words)
     starts, end = [], 0
     for word in words:
-        starts.append(text.index(word, end))  # between words there is white space alone
+        starts.append(text.index(word, end))  # only white space separates words
         end = starts[-1] + len(word)
     return text, starts
 

@@ -1,5 +1,5 @@
-"""Questions with several texts in official files: choices of COPA, CommonsenseQA, HellaSwag and
-RACE, and the paragraphs of SQuAD's documents, which are to be ranked.
+"""Official files of questions with several texts: choices of COPA, CommonsenseQA, HellaSwag and
+RACE, and the paragraphs of SQuAD's documents for ranking.
 
 COPA: Roemmele et al. 2011, and Balanced COPA, Kavumba et al. 2019 (arXiv 1911.00225), which gives
 each question a mirror with the same choices. CommonsenseQA: Talmor et al. 2019 (arXiv 1811.00937).
@@ -36,14 +36,14 @@ class Question(NamedTuple):
 
     example: Example
     target: Any
-    """Number of the right choice, from 0; or what else the kind of problem has for it."""
+    """Number of the right choice, from 0; or another target of the kind of problem."""
     group: str
-    """Questions of one group are all learned from, or all held out."""
+    """Questions of one group are all training questions, or all held out."""
 
 
 def copa(path: Path) -> Iterator[Question]:
     """Read the XML of COPA, or of Balanced COPA; a question and its mirror are a group."""
-    root = ElementTree.fromstring(bytes_of(path))  # noqa: S314 - a file that the user has put there
+    root = ElementTree.fromstring(bytes_of(path))  # noqa: S314 - a file of the user's
     for item in root.iter("item"):
         premise, *choices = (str(item.findtext(tag)).strip() for tag in ("p", "a1", "a2"))
         question = f"{premise} {ASKED[item.attrib['asks-for']]}"
@@ -52,7 +52,7 @@ def copa(path: Path) -> Iterator[Question]:
 
 
 def commonsense_qa(path: Path) -> Iterator[Question]:
-    """Read a JSONL file, the official one or that of the hub's copy."""
+    """Read a JSONL file, the official one or the hub's copy."""
     for _, line in lines_of(path):
         row = json.loads(line)
         own = row["question"]
@@ -64,7 +64,7 @@ def commonsense_qa(path: Path) -> Iterator[Question]:
 
 
 def hellaswag(path: Path) -> Iterator[Question]:
-    """Read the official JSONL file, or plain text of six lines a question; by activity."""
+    """Read the official JSONL file, or plain text of six lines a question; grouped by activity."""
     if ".jsonl" in path.name:
         for _, line in lines_of(path):
             row = json.loads(line)
@@ -82,7 +82,7 @@ def hellaswag(path: Path) -> Iterator[Question]:
 def race(folder: Path) -> Iterator[Question]:
     """Read a folder of RACE: a JSON object a file, an article with several questions.
 
-    A question stands before its article, whose end is cut where both are too long.
+    A question stands before its article, which is cut at its end where both are too long.
     """
     for path in sorted(folder.glob("*/*.txt")):
         row = json.loads(path.read_text(encoding="utf-8"))
@@ -97,7 +97,7 @@ def questions_of(path: Path, read: Callable[[Path], Iterator[Question]]) -> list
     """Return the questions of a file or a folder.
 
     Raises:
-        DataError: it is not of its format.
+        DataError: it has another format.
     """
     try:
         return list(read(path))
@@ -108,8 +108,8 @@ def questions_of(path: Path, read: Callable[[Path], Iterator[Question]]) -> list
 
 
 def squad_passages(path: Path) -> Iterator[Question]:
-    """Read a file of SQuAD: a question's passages are the paragraph that it stands under, which is
-    the relevant one, and others of the same document, in their order there.
+    """Read a file of SQuAD: a question's passages are its own paragraph, the relevant one, and
+    others of the same document, in order.
 
     A hash of the texts draws the others. Questions without an answer in their paragraph, and
     documents of one paragraph, are left out. A document is a group.

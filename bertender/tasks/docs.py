@@ -51,7 +51,7 @@ TRAIN_A_CLASS = 700
 DEV_A_CLASS = 170
 HELD_OUT_SHARE = 0.2
 MOST_A_FILE = 10
-"""Sentences of a section that one file may give, so that no long file stands for its library."""
+"""Most sentences of a section from one file, so that no long file stands for its library."""
 
 DOCUMENTED = {
     "datasets": "datasets",
@@ -135,11 +135,11 @@ def section_splits(
     train_a_class: int = TRAIN_A_CLASS,
     dev_a_class: int = DEV_A_CLASS,
 ) -> tuple[Split, Split]:
-    """Choose as many sentences of each section for training and for holding out.
+    """Choose equal numbers of sentences of each section for training and for holding out.
 
-    The choice follows from hashes of names and texts: it is the same everywhere, and a new version
-    of one library leaves most of it as it was. Where the scarcest section has fewer sentences than
-    asked for, all sections get that many.
+    Hashes of names and texts choose: the same sentences everywhere, and mostly the same after a new
+    version of a library. Where the scarcest section has fewer sentences than asked for, all
+    sections get that many.
 
     Raises:
         DataError: a section has no sentence on one of the sides.
@@ -155,7 +155,7 @@ def section_splits(
 def further_sentences(
     sentences: Iterable[Sentence], train_a_class: int = TRAIN_A_CLASS
 ) -> tuple[Example, ...]:
-    """Return what `section_splits` leaves of the training files, the sections in turns."""
+    """Return the training sentences that `section_splits` leaves out, the sections in turns."""
     chosen = _by_section(row for row in unlike(sentences) if not is_held_out(row))
     count = _count_a_class(chosen, train_a_class)
     turns = itertools.zip_longest(*(rows[count:] for rows in chosen.values()))
@@ -169,7 +169,7 @@ def draw(*words: str) -> float:
 
 
 def cached_table(name: str, make: Callable[[], pyarrow.Table]) -> pyarrow.Table:
-    """Return the table cached under `name`; make and cache it first where missing or damaged."""
+    """Return the table cached under `name`, made anew where it is missing or damaged."""
     import pyarrow.parquet
 
     def save(table: pyarrow.Table, path: object) -> None:
@@ -180,14 +180,14 @@ def cached_table(name: str, make: Callable[[], pyarrow.Table]) -> pyarrow.Table:
 
 
 def root_of(distribution: str, package: str) -> Path:
-    """Return the folder of a package; of none, that of the interpreter's own modules.
+    """Return the folder of a package; or of the standard library.
 
     Raises:
         DataError: it is not installed.
     """
     if distribution == STANDARD_LIBRARY:
         return Path(sysconfig.get_path("stdlib"))
-    spec = importlib.util.find_spec(package)  # of a top-level name: imports nothing
+    spec = importlib.util.find_spec(package)  # top-level names import nothing
     if spec is None or not spec.submodule_search_locations:
         raise DataError(
             f"this task reads the documentation of {distribution}, which is not installed. "
@@ -255,14 +255,14 @@ def _count_a_class(chosen: Mapping[str, Sequence[Sentence]], asked: int) -> int:
     if count == 0:
         raise DataError(f"no documentation of {scarcest!r} was found, or too few files of it.")
     if count < asked:
-        logger.warning("only %d sentences of %s: every class gets so many", count, scarcest)
+        logger.warning("only %d sentences of %s: every class gets that many", count, scarcest)
     return count
 
 
 def _by_section(sentences: Iterable[Sentence]) -> Mapping[str, list[Sentence]]:
     """Return the sentences of each section, those of its libraries in turns.
 
-    A section's many sentences of one library would otherwise teach that library's style.
+    Otherwise, many sentences of one library would teach its style.
     """
     of_file: Counter[tuple[str, str, str]] = Counter()
     of_library: Counter[tuple[str, str]] = Counter()

@@ -26,9 +26,9 @@ logger = logging.getLogger(__name__)
 
 SHOWN_VALUES = 6
 MOST_RATINGS = 10
-"""So many different decimals may be ratings, such as tenths."""
+"""Most different decimals of ratings, such as tenths."""
 MANY = 50
-"""Labels that a small sample, or a few examples a class, would not have by chance."""
+"""More labels than a small sample, or a few examples a class, has by chance."""
 NEARLY_EACH = 0.9
 """The share of rows with a label of their own: 77 classes give 50 random rows 0.74."""
 LINES = (".txt", ".txt.xz")
@@ -50,7 +50,7 @@ class Labelled:
         """Number the labels by their place in `known`, the labels of `owner`.
 
         Raises:
-            DataError: a label is none of them and `bad` stops, or no row has one of them.
+            DataError: a label is not one of them and `bad` stops, or no row has one of them.
         """
         numbers = {label: number for number, label in enumerate(known)}
         problem = self.problem.of_labels(known)
@@ -62,8 +62,8 @@ class Labelled:
                 error = RowError(
                     self.path,
                     f"{place}, column {self.label_column!r}",
-                    f"label {missing.args[0]!r} is none of the labels of {owner}: {listed(known)}. "
-                    "Correct it, or add examples of it to the training file.",
+                    f"label {missing.args[0]!r} is not one of the labels of {owner}: "
+                    f"{listed(known)}. Correct it, or add examples of it to the training file.",
                 )
                 bad(error)
                 unknown(error)
@@ -80,8 +80,8 @@ def label_names(labelled: Labelled, *, several: bool = True) -> tuple[str, ...]:
     """Return the labels of a training file, in the order of the logits.
 
     Raises:
-        DataError: there is nothing to tell apart: one class or number, or empty sets alone; or the
-            labels of sets are 0 and 1.
+        DataError: there is only one class or number, or only empty sets; or the labels of sets are
+            0 and 1.
     """
     problem = labelled.problem
     for place, kind in enumerate(problem.heads.values()):
@@ -91,7 +91,7 @@ def label_names(labelled: Labelled, *, several: bool = True) -> tuple[str, ...]:
             raise DataError(f"{labelled.path}, column {column!r}: no row has a label.")
         if kind is MULTI_LABEL and (without := len(labelled.labels) - len(own)):
             logger.warning(
-                "%s, column %r: %d of %d rows are empty, and this head learns nothing of them. "
+                "%s, column %r: %d of %d rows are empty, and this head does not learn from them. "
                 "Where a text has none of the labels, write [] instead",
                 *(labelled.path, column, without, len(labelled.labels)),
             )
@@ -114,7 +114,7 @@ def label_names(labelled: Labelled, *, several: bool = True) -> tuple[str, ...]:
 
 
 def _check_sets(labelled: Labelled, names: Sequence[str], where: str) -> None:
-    """Raise DataError for sets that name no labels; say which named columns are nowhere."""
+    """Raise DataError for sets without labels; warn of named columns without a row."""
     if not names:
         raise DataError(
             f"{where}: all {len(labelled.labels)} sets are empty. Is --label-column right?"
@@ -122,8 +122,7 @@ def _check_sets(labelled: Labelled, names: Sequence[str], where: str) -> None:
     if set(names) <= YES_OR_NO.keys() and all(len(own) == 1 for own in labelled.labels):
         raise DataError(
             f"{where}: its labels would be {listed(names)}. Where each label has a column of 0 and "
-            "1, name them all by commas; one column alone is of "
-            f"--problem-type {SINGLE_LABEL.name}."
+            f"1, name them all by commas; one column alone is --problem-type {SINGLE_LABEL.name}."
         )
     columns = labelled.problem.label_columns(labelled.label_column)
     nowhere = [column for column in columns if column not in names]
@@ -139,8 +138,8 @@ def check_classes(labelled: Labelled) -> None:
     """Raise DataError where the labels of a training file look like another column than classes.
 
     Numbers are scores where there are many and some are between halves (a rating may be 3.5), or
-    where few rows share one. Names are of rows, not of classes, where nearly each row has its own.
-    A hundred topics, by numbers or by names, are none of these.
+    where few rows share one. Names are identifiers where nearly each row has its own. A hundred
+    topics, by numbers or by names, are classes.
     """
     counts = Counter(labelled.labels)
     rows, numbers = len(labelled.labels), [*map(_number, counts)]
@@ -150,7 +149,7 @@ def check_classes(labelled: Labelled) -> None:
     if all_numbers and between and len(counts) > MOST_RATINGS:
         looks = "scores"
     elif all_numbers and len(counts) >= MANY and rows < 2 * len(counts):
-        looks = "scores or numbers of rows"
+        looks = "scores or row numbers"
     elif rows >= MANY and len(counts) >= NEARLY_EACH * rows:
         looks = "texts or names of rows"
     else:
@@ -159,13 +158,13 @@ def check_classes(labelled: Labelled) -> None:
     raise DataError(
         f"{labelled.path}, column {labelled.label_column!r}: {len(counts)} different values in "
         f"{rows} rows look like {looks}, not like classes: {examples}, ... Is --label-column "
-        f"right? A number to predict wants --problem-type {REGRESSION.name}. If each value is a "
+        f"right? To predict numbers, add --problem-type {REGRESSION.name}. If each value is a "
         f"class, add --problem-type {SINGLE_LABEL.name}."
     )
 
 
 def _number(label: str) -> float | None:
-    """Return the number that a label is, with a point or a comma before its decimals."""
+    """Return the number of a label, with a decimal point or comma."""
     try:
         number = float(label.replace(",", "."))
     except ValueError:
@@ -180,11 +179,11 @@ def read_labelled(
     problem: Problem[Any] = SINGLE_LABEL,
     beside: Example | None = None,
 ) -> Labelled:
-    """Read and check all rows of a table; texts lose the white space around them.
+    """Read and check all rows of a table; texts are stripped.
 
     Args:
         table: of the rows.
-        text_columns, label_column: which of its columns are read.
+        text_columns, label_column: columns to read.
         problem: how they are read.
         beside: the first example of the task's other file; None where this is the first file.
 
@@ -243,7 +242,7 @@ def _whole(
     problem: Problem[Any],
     bad: Callable[[RowError], None],
 ) -> Iterator[_Read]:
-    """Yield rows, those that are one example together as one, at the place of the first."""
+    """Yield rows, merging those of one example at the place of the first."""
     groups: list[list[_Read]] = []
     known: dict[str, list[_Read]] = {}
     for row in read:
@@ -275,14 +274,14 @@ def cell_error(path: Path, place: str, error: CellError) -> RowError:
 
 @dataclass(frozen=True)
 class PlacedTexts:
-    """Texts of a file, and where each stands, blank rows and those left out counted."""
+    """Texts of a file, and their places, counting blank rows and those left out."""
 
     examples: tuple[Example, ...]
     places: tuple[str, ...]
     columns: tuple[str, ...]
-    """Their columns; none where the file has a text a line."""
+    """Their columns; empty for a file with a text a line."""
     blank: tuple[str, ...] = ()
-    """Places of the lines without a text, which are left out where the file has a text a line."""
+    """Places of the empty lines, which a file with a text a line leaves out."""
 
 
 def read_texts(
@@ -293,12 +292,12 @@ def read_texts(
 
 
 def read_unlabelled(path: Path, task: Task, bad: OnBadRow = stop) -> tuple[Example, ...]:
-    """Read texts without labels that are to be learned from, as a task reads its own.
+    """Read unlabelled training texts, as a task reads its own.
 
     Arguments and errors are those of `read_placed_texts`.
     """
     columns, problem = task.problem.asked_columns(task.text_columns), task.problem
-    # a sentence of words stands in the file as a text
+    # a sentence of words is a text in the file
     read_by = SINGLE_LABEL if problem.labels_words else problem
     texts = read_placed_texts(path, columns, bad, read_by).examples
     return tuple(map(problem.to_example, texts))
@@ -335,7 +334,7 @@ def read_placed_texts(
         rows = [*_rows(table, Columns(columns, ""), problem)]
     texts = [row for row in rows if not is_blank(row[1][0])]
     if not texts:
-        raise DataError(f"{path}: it holds no text.")
+        raise DataError(f"{path}: the file has no texts.")
     places, examples = zip(*texts, strict=True)
     blank = tuple(place for place, (first, *_) in rows if is_blank(first))
     if columns:

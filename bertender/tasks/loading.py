@@ -1,7 +1,7 @@
-"""From a TaskConfig to a Task: by its name in TASKS, or from files of the user's own.
+"""Loading of tasks: a TaskConfig to a Task, by a name in TASKS or from the user's files.
 
-Whatever is wrong in a user's files is a DataError that names the file, the row and the column. With
-`skip_bad_rows`, rows that are wrong are left out instead; a file that is wrong still stops.
+Errors of the user's files are DataErrors that name the file, the row and the column. With
+`skip_bad_rows`, bad rows are left out instead; a bad file still stops.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from bertender.text.batch import Example
 logger = logging.getLogger(__name__)
 
 SHARED_SHARE = 0.01
-"""Of the held-out texts: short ones recur by chance."""
+"""Share of the held-out texts: short ones recur by chance."""
 SAMPLE_SEED = 0
 
 
@@ -56,7 +56,7 @@ def _targets(task: Task) -> Sequence[Any]:
 
 
 def load_task(config: TaskConfig, *, has_model: bool = False) -> Task:
-    """Load the task that a config names, or the one that its files hold.
+    """Load the task that a config names, or that of its files.
 
     Args:
         config: see TaskConfig.
@@ -65,7 +65,7 @@ def load_task(config: TaskConfig, *, has_model: bool = False) -> Task:
 
     Raises:
         UnknownNameError: no such task, and no files.
-        ConfigError: no file to learn from, or a share to choose or score by of too few texts.
+        ConfigError: no training file, or too few validation or held-out texts.
         DataError: a data file is wrong.
         HubUnreachableError: the data are not on this machine and no hub responds.
     """
@@ -122,10 +122,10 @@ def load_task(config: TaskConfig, *, has_model: bool = False) -> Task:
 
 
 def _several(names: Sequence[str], config: TaskConfig, *, has_model: bool) -> Task:
-    """Return several named tasks as one of several heads, whose texts have the labels of one each.
+    """Return several named tasks as one of several heads; each text has the labels of one task.
 
     Raises:
-        ConfigError: they do not read the same: one text, or two; or one is named twice.
+        ConfigError: some read one text and some two, or one is named twice.
     """
     tasks = [
         load_task(
@@ -141,7 +141,7 @@ def _several(names: Sequence[str], config: TaskConfig, *, has_model: bool) -> Ta
     problem = PROBLEMS[BETWEEN.join(kinds)]
 
     def read(task: Task, own: Sequence[Example]) -> Sequence[Example]:
-        """Return examples of a task; a text as its words where another task labels words."""
+        """Return examples of a task, as words where another task labels words."""
         splits = problem.labels_words and not task.problem.labels_words
         return [*map(problem.to_example, own)] if splits else own
 
@@ -179,8 +179,8 @@ def _several(names: Sequence[str], config: TaskConfig, *, has_model: bool) -> Ta
 
 
 def _check_alike(tasks: Sequence[Task], config: TaskConfig) -> None:
-    """Raise ConfigError where tasks cannot be one of several heads: they read other columns, or
-    have other shares of validation texts."""
+    """Raise ConfigError where tasks cannot be one of several heads: their columns or their shares
+    of validation texts differ."""
     first = tasks[0]
     for task in tasks:
         if task.problem.heads:
@@ -191,8 +191,8 @@ def _check_alike(tasks: Sequence[Task], config: TaskConfig) -> None:
         if len(task.text_columns) != len(first.text_columns):
             raise ConfigError(
                 f"task={config.task}: {task.name!r} reads {', '.join(task.text_columns)}, and "
-                f"{first.name!r} {', '.join(first.text_columns)}. Heads of one encoder all read "
-                "one text, or all two. Give tasks that do."
+                f"{first.name!r} {', '.join(first.text_columns)}. All heads of an encoder read one "
+                "text, or all read two."
             )
     shares = {task.source["select"] for task in tasks}
     if len(shares) > 1:
@@ -202,9 +202,9 @@ def _check_alike(tasks: Sequence[Task], config: TaskConfig) -> None:
 
 
 def sample(split: Split, count: int | None, problem: Problem[Any] = SINGLE_LABEL) -> Split:
-    """Return `count` examples drawn with a fixed seed, or the split itself when it has no more.
+    """Return `count` examples drawn with a fixed seed, or the split itself where it is smaller.
 
-    One example of every class comes first, so that no class is lost while there is room for all.
+    One example of every class comes first, so that no class is lost while `count` allows.
     """
     if count is None or count >= len(split):
         return split
@@ -222,7 +222,7 @@ def sample(split: Split, count: int | None, problem: Problem[Any] = SINGLE_LABEL
 
 
 def _check_sources(config: TaskConfig) -> None:
-    """Raise ConfigError for settings that would be ignored: those of files, or both kinds."""
+    """Raise ConfigError for settings of files beside a named task, and for both together."""
     own = bool(config.train or config.dev)
     of_files = ("text_column", "pair_column", "label_column", "problem_type", "skip_bad_rows")
     changed = [name for name in of_files if getattr(config, name) != default_of(name)]
@@ -247,7 +247,7 @@ def _source(config: TaskConfig, task: Task, share: float) -> dict[str, object]:
     absolute = {name: path and path.absolute() for name, path in files.items()}
     found = {"task": task.name, **absolute, "select": share}
     plain = config.model_copy(update=found).model_dump(mode="json")
-    # cards without it are of single labels, those of earlier versions included
+    # cards without it are of single labels
     is_named = not (config.train or config.dev)
     is_usual = is_named or (task.problem is SINGLE_LABEL and config.problem_type is None)
     recorded = {} if is_usual else {"problem_type": task.problem_type}
@@ -257,7 +257,7 @@ def _source(config: TaskConfig, task: Task, share: float) -> dict[str, object]:
 
 
 def unlabelled_texts(task: Task) -> tuple[Example, ...]:
-    """Return the unlabelled texts that come with a task; most have none, and files never do."""
+    """Return the unlabelled texts that come with a named task; most have none."""
     row = None if task.source.get("train") else TASKS.get(task.source.get("task", ""))
     texts = row.unlabelled() if row else ()
     if not texts:
@@ -272,8 +272,8 @@ def unlabelled_texts(task: Task) -> tuple[Example, ...]:
 def scored_too(task: Task) -> dict[str, Task]:
     """Return the tasks whose held-out texts score a model of this task as well, by name.
 
-    Each has these texts alone, and the labels of this task. One whose files are nowhere is left
-    out with a warning.
+    Each has only held-out texts, with the labels of this task. One without files is left out with a
+    warning.
     """
     row = None if task.source.get("train") else TASKS.get(task.source.get("task", ""))
     found, nothing = {}, Split((), ())
@@ -294,11 +294,10 @@ def load_files(config: TaskConfig, *, has_model: bool = False) -> Task:
 
     Args:
         config: names the files and their columns.
-        has_model: the task is for a finished model, so that a held-out file alone will do; there is
-            nothing to learn from then.
+        has_model: the task is for a finished model, which needs no training file.
 
     Raises:
-        ConfigError: there is nothing to learn from, or to score by; or two columns are the same.
+        ConfigError: the training or the held-out file is missing; or two columns are the same.
         DataError: a file is wrong.
     """
     if config.train is None and not has_model:
@@ -329,8 +328,8 @@ def load_files(config: TaskConfig, *, has_model: bool = False) -> Task:
     shared = sum(example in learned for example in dev.examples)
     if shared > SHARED_SHARE * len(dev.examples):
         logger.warning(
-            "%d of %d held-out texts are in %s too: what is learned by heart scores as well. Leave "
-            "them out of one of the files.",
+            "%d of %d held-out texts are in %s too, and would score what is learned by heart. "
+            "Leave them out of one of the files.",
             shared,
             len(dev.examples),
             first.path,
@@ -349,7 +348,7 @@ def load_files(config: TaskConfig, *, has_model: bool = False) -> Task:
 
 
 def problem_type_named(settings: Mapping[str, Any]) -> str | None:
-    """Return the problem type that settings of a task name, by itself or by a task."""
+    """Return the problem type of a task's settings, set or by the task's name."""
     row = TASKS.get(settings.get("task", ""))
     stated = settings.get("problem_type")
     return stated if row is None or stated else row.problem_type
@@ -367,10 +366,10 @@ def problem_type_of(config: TaskConfig) -> str:
 
 
 def named_heads(config: TaskConfig) -> str | None:
-    """Return the problem type that a config sets; heads without a name have that of the column.
+    """Return the problem type of a config; heads without a name get their column's.
 
     Raises:
-        ConfigError: there is not one column of labels for each of several heads.
+        ConfigError: several heads have another number of label columns.
     """
     kinds = (config.problem_type or "").split(BETWEEN)
     if len(kinds) < 2 or all(OF_HEAD in kind for kind in kinds):
@@ -388,15 +387,15 @@ def named_heads(config: TaskConfig) -> str | None:
 
 
 def _distinct_columns(config: TaskConfig, problem: Problem[Any], there: Sequence[str]) -> Columns:
-    """Return which of a file's columns to read, after a check that no column has two roles."""
+    """Return which columns of a file to read; no column may have two roles."""
     usual, pair_column = problem.usual_columns(there), config.pair_column
     is_usual = usual.texts[1:] and (usual.texts[1] in there or not problem.reads_pairs)
     if pair_column is None and is_usual:
         pair_column = usual.texts[1]
     if problem.reads_pairs and pair_column is None:
         raise ConfigError(
-            f"{problem.name} learns from pairs of texts, and no column of the second text is "
-            f"named. Give --text-column and --pair-column; the file has {', '.join(there)}."
+            f"{problem.name} learns from pairs of texts, and --pair-column is not set. Give "
+            f"--text-column and --pair-column; the file has {', '.join(there)}."
         )
     pair = problem.more_columns(pair_column, there)
     if pair and not problem.takes_pairs:
@@ -420,9 +419,9 @@ def _distinct_columns(config: TaskConfig, problem: Problem[Any], there: Sequence
 
 
 def _column(config: TaskConfig, setting: str, usual: str, there: Sequence[str]) -> str:
-    """Return the column that a setting names, or the one that is usual for the problem type.
+    """Return the column of a setting, or the usual one of the problem type.
 
-    A setting at its default may be either, and is the one that the file has.
+    A setting at its default may be either: the one in the file.
     """
     value = str(getattr(config, setting))
     if value != default_of(setting):
@@ -434,7 +433,8 @@ def _column(config: TaskConfig, setting: str, usual: str, there: Sequence[str]) 
 
 
 def _name(config: TaskConfig, first: Path) -> str:
-    """Return the name the user gave, else the file's, or its folder's for one called train."""
+    """Return the task's name: the user's, else the file's, or its folder's for a file named
+    train."""
     if config.task != default_of("task"):
         return config.task
     if first.stem in ("train", "train.seq", "dev", "test"):

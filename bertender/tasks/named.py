@@ -1,4 +1,4 @@
-"""TASKS: what can be named by `--task`, and the official files that each is read from."""
+"""TASKS: the tasks of `--task`, and the official files of each."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ logger = logging.getLogger(__name__)
 
 HUB_REPOSITORY = "nyu-mll/glue"
 LONE_SHARE = 0.3
-"""Of an official file that has no other beside it."""
+"""Held-out share of a single official file."""
 
 
 @dataclass(frozen=True)
 class NamedTask(ABC):
-    """A row of TASKS: what the task asks, and where its two splits come from."""
+    """A row of TASKS: its question, and the sources of its splits."""
 
     description: str
     labels: tuple[str, ...]
@@ -55,7 +55,7 @@ class NamedTask(ABC):
     text_columns: tuple[str, ...]
     problem_type: str = field(default=SINGLE_LABEL.name, kw_only=True)
     scored_too: tuple[str, ...] = field(default=(), kw_only=True)
-    """Tasks whose held-out texts score a model of this one besides, in papers and in tables."""
+    """Tasks whose held-out texts also score a model of this one."""
 
     @abstractmethod
     def load(self) -> tuple[Split, Split]:
@@ -94,9 +94,8 @@ class DocsTask(NamedTask):
 
 @dataclass(frozen=True)
 class TextFile:
-    """A local file of labelled texts, and its columns: between commas in a `.csv`, else tabs.
-
-    What has tabs has no quotes round its fields.
+    """A local file of labelled texts, and its columns: comma-separated in a `.csv`, else
+    tab-separated without quotes.
     """
 
     place: str
@@ -104,13 +103,13 @@ class TextFile:
     texts: tuple[str, ...]
     label: str = "label"
     names: tuple[str, ...] = ()
-    """Of the labels in the file, in the order of the task's; by default the task's own."""
+    """Names of the labels in the file, in the task's order; the task's own by default."""
     columns: tuple[str, ...] = ()
-    """For files without a header."""
+    """Names of the columns, for files without a header."""
     only: tuple[str, str] | None = None
-    """A column and its value in the rows to read, where others are of other tasks."""
+    """A column and its value in the task's rows, in a file of several tasks."""
     is_sample: bool = False
-    """Whether it holds some of the official rows alone, which is said when it is read."""
+    """It has only some of the official rows, which is logged when it is read."""
 
     @property
     def path(self) -> Path | None:
@@ -120,7 +119,7 @@ class TextFile:
         return next((path for path in paths if path.is_file()), None)
 
     def read(self, path: Path, row: NamedTask) -> Split:
-        """Return the examples, a text of several columns where the task has one column alone.
+        """Return the examples; several columns are one text where the task has one column.
 
         Raises:
             DataError: the file is wrong.
@@ -135,8 +134,8 @@ class TextFile:
         split = labelled.split(self.names or row.labels, f"the files of {self.place}")
         if self.is_sample:
             logger.warning(
-                "%s holds some of the official rows alone (%d): its scores are not those of the "
-                "whole set",
+                "%s has only some of the official rows (%d): its scores are not those of the whole "
+                "set",
                 *(path, len(split)),
             )
         if len(row.text_columns) == 1:
@@ -145,7 +144,7 @@ class TextFile:
 
 
 def _only(table: Table, column: str, value: str) -> Table:
-    """Return a table with those rows alone that have a value in a column."""
+    """Return a table with the rows that have a value in a column."""
 
     def rows(columns: Sequence[str]) -> Iterator[Row]:
         return (row for row in table.rows((*columns, column)) if row.values[column] == value)
@@ -165,9 +164,9 @@ class HubSplit:
         """Read the split with `datasets` from the hub, its cache, or a local copy of it.
 
         Raises:
-            HubUnreachableError: it is in none of these places; known within seconds.
+            HubUnreachableError: it is in none of these places, which is known within seconds.
         """
-        # seconds of imports that local files do without
+        # takes seconds, which local files do not need
         from huggingface_hub import constants
 
         from bertender.core.hub import PROBE_SECONDS, hub_knows
@@ -194,20 +193,20 @@ class TextsTask(NamedTask):
     """Labelled texts, in local files or on a hub."""
 
     files: tuple[tuple[TextFile, ...], tuple[TextFile, ...]]
-    """Of each split, the training one first: the first file that is there is read."""
+    """Candidates of each split, the training split first: the first existing file is read."""
     hub: tuple[HubSplit, HubSplit | None]
-    """Where a split is read that has no local file; None where the hub's has no labels."""
+    """Source of a split without a local file; None where the hub's has no labels."""
     choice_files: tuple[TextFile, ...] = ()
-    """Of validation texts, which are unlike the training ones: the first that is there."""
+    """Candidates of a validation file, whose texts are unlike the training texts."""
     unlabelled_file: str = ""
-    """In the folder of local data sets."""
+    """Path in the folder of local data sets."""
 
     @property
     def has_unlabelled(self) -> bool:
         return bool(self.unlabelled_file)
 
     def load(self) -> tuple[Split, Split]:
-        """Return both splits, each from a local file where there is one, else from the hub.
+        """Return both splits, each from a local file or else the hub.
 
         Raises:
             DataError: a local file is wrong.
@@ -247,10 +246,10 @@ class TextsTask(NamedTask):
             ) from None
 
     def unlabelled(self) -> tuple[Example, ...]:
-        """Return the distinct texts of the file; none where it is not there.
+        """Return the distinct texts of the file; none without the file.
 
-        Their order follows from hashes of them, so that the first are not of one source, and are
-        nearly the same ones in a file with some more.
+        They are ordered by hash, so that the first ones come from all sources, and stay when the
+        file grows.
 
         Raises:
             DataError: the file is wrong.
@@ -265,18 +264,18 @@ class TextsTask(NamedTask):
 
 @dataclass(frozen=True, kw_only=True)
 class FilesTask(NamedTask):
-    """A task in its official files, which are on this machine alone."""
+    """A task of official files, which must be on this machine."""
 
     folder: str
     files: tuple[tuple[str, str], ...]
-    """Names that the training and the held-out file may have, without `.xz`; the second is empty
-    where the first is the only one."""
+    """Possible names of the training and the held-out file, without `.xz`; the second is empty for
+    a single file."""
 
     def load(self) -> tuple[Split, Split]:
         """Return both splits.
 
         Raises:
-            DataError: the files are not there, or one is wrong.
+            DataError: a file is missing or wrong.
         """
         for names in self.files:
             paths = [self._path(name) for name in names if name]
@@ -308,7 +307,7 @@ class FilesTask(NamedTask):
 
 @dataclass(frozen=True, kw_only=True)
 class LabelColumnsTask(FilesTask):
-    """Texts with a column of 0 and 1 for each label, between tabs."""
+    """Texts with a column of 0 and 1 for each label, tab-separated."""
 
     problem_type: str = MULTI_LABEL.name
 
@@ -359,8 +358,7 @@ class QuestionsTask(FilesTask):
 
 @dataclass(frozen=True, kw_only=True)
 class GroupsTask(FilesTask):
-    """Questions in groups. Of a file that has no other beside it, a share of the groups is held
-    out."""
+    """Questions in groups. Of a single file, a share of the groups is held out."""
 
     read: Callable[[Path], Iterator[Question]]
     problem_type: str = MULTIPLE_CHOICE.name
@@ -384,7 +382,7 @@ def _questions(questions: Sequence[Question]) -> Split:
 
 
 def _choices(count: int) -> dict[str, Any]:
-    """Return what tasks of so many choices have in common."""
+    """Return the fields that tasks with this number of choices share."""
     numbers = tuple(map(str, range(count)))
     columns = ("question", *(f"choice_{number}" for number in numbers))
     return {"labels": numbers, "metric": "accuracy", "text_columns": columns}
@@ -411,7 +409,7 @@ def _glue(
     names: tuple[str, ...] = (),
     columns: tuple[str, ...] = (),
 ) -> dict[str, Any]:
-    """Return where a set of GLUE is read: files as its own download script makes them, or the hub.
+    """Return the sources of a GLUE task: files of its download script, or the hub.
 
     Wang et al. 2018, "GLUE: A Multi-Task Benchmark and Analysis Platform for Natural Language
     Understanding", arXiv:1804.07461. The labels have the order of the hub's copy.
@@ -452,7 +450,7 @@ def _inference(
 
 
 def _xnli(language: str, official: str, name: str) -> tuple[TextFile, ...]:
-    """Return files of XNLI: the official one, of all languages, or one of a language."""
+    """Return files of XNLI: the official one of all languages, or one of a language."""
     return (
         TextFile(f"XNLI/xnli.{official}.tsv", PAIR, "gold_label", only=("language", language)),
         TextFile(f"XNLI/xnli.{name}.{language}.tsv", INFERENCE, names=("0", "1", "2")),

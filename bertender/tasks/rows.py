@@ -1,8 +1,8 @@
-"""Rows of data files in five formats, with the place of each, so that errors can point at it.
+"""Rows of data files in five formats, with their places for error messages.
 
-Only the columns that are asked for are read: whatever else a file holds hinders nothing. Bytes that
-are not UTF-8 belong to one line, not to the file. A line ends at LF or CR LF, as `wc` counts;
-`str.splitlines` would end it at U+2028, U+0085 and form feeds too, which texts hold.
+Only requested columns are read and checked. Bytes that are not UTF-8 spoil one line, not the file.
+A line ends at LF or CR LF, as `wc` counts; `str.splitlines` also ends it at U+2028, U+0085 and form
+feeds, which texts contain.
 
 Rows of predictions are written in these formats but .json.
 """
@@ -28,7 +28,7 @@ from typing import IO, TYPE_CHECKING, Any, Literal, Protocol
 from bertender.core.card import LeftOutRow, LeftOutRows
 from bertender.core.errors import DataError, RowError, nearest_hint
 
-if TYPE_CHECKING:  # 60 MB, which other formats do without
+if TYPE_CHECKING:  # 60 MB, which other formats do not need
     import pyarrow
     import pyarrow.parquet
 
@@ -36,10 +36,10 @@ if TYPE_CHECKING:  # 60 MB, which other formats do without
 logger = logging.getLogger(__name__)
 
 OnBadRow = Callable[[RowError], None]
-"""Called with each row that cannot be used; who returns from it leaves the row out."""
+"""Called with each bad row; if it returns, the row is left out."""
 
 LISTED_ROWS = 10
-"""So many of the rows that are left out are named; all are counted."""
+"""Most left-out rows that are named; all are counted."""
 
 
 def stop(error: RowError) -> None:
@@ -49,7 +49,7 @@ def stop(error: RowError) -> None:
 
 @dataclass
 class SkippedRows:
-    """Counts the rows that it is called with, and keeps the first."""
+    """Counts bad rows, and keeps the first."""
 
     count: int = 0
     first: list[LeftOutRow] = field(default_factory=list)
@@ -71,7 +71,7 @@ class SkippedRows:
 
 
 def together(*reports: LeftOutRows | None) -> LeftOutRows | None:
-    """Return several reports as one; None where nothing was left out."""
+    """Return several reports as one; None where no row was left out."""
     bad = [report for report in reports if report is not None]
     if not bad:
         return None
@@ -86,7 +86,7 @@ NOT_UTF8 = re.compile("[\udc80-\udcff]")
 
 
 def bytes_of(path: Path, size: int = -1) -> bytes:
-    """Return the first `size` bytes of a file, or all of them; those in it of a `.xz`."""
+    """Return the first `size` bytes of a file, or all of them; a `.xz` is unpacked."""
     with _opened(path) as file:
         content = file.read(size)
     if not content:
@@ -96,7 +96,7 @@ def bytes_of(path: Path, size: int = -1) -> bytes:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[IO[bytes]]:
-    """Open a file, or the one in a `.xz`; what goes wrong while it is read is a DataError."""
+    """Open a file, unpacking a `.xz`; errors of reading become DataErrors."""
     try:
         with lzma.open(path) if path.suffix.lower() == ".xz" else path.open("rb") as file:
             yield file
@@ -110,9 +110,9 @@ BYTES_AT_ONCE = 2**20
 
 
 def stream_lines(path: Path) -> Iterator[str]:
-    """Yield the lines of a file with their ends, read as they are asked for.
+    """Yield the lines of a file with their ends, read lazily.
 
-    Lines and characters are those of `decoded_bytes`; a CR that ends lines is given as LF.
+    Lines and characters are those of `decoded_bytes`; a CR that ends lines becomes LF.
 
     Raises:
         DataError: the file is missing, empty or damaged, once it is reached.
@@ -142,7 +142,7 @@ def lines_of(path: Path, bad: OnBadRow = stop) -> Iterator[tuple[str, str]]:
 
 
 def split_lines(text: str) -> list[str]:
-    """Return the lines of a text, which end at LF or CR LF; the last one may have no end."""
+    """Return the lines of a text, which end at LF or CR LF; the last one may lack that."""
     return [*map(without_end, text.removesuffix(LINE_END).split(LINE_END))]
 
 
@@ -154,7 +154,7 @@ def without_end(line: str) -> str:
 def decoded_bytes(path: Path) -> str:
     """Return a file's text, with a surrogate for each byte that is not UTF-8; see NOT_UTF8.
 
-    Where no line ends at LF, CR ends lines, as in files of old Macs.
+    Without any LF, CR ends lines, as in files of old Macs.
     """
     text = bytes_of(path).decode("utf-8-sig", errors="surrogateescape")
     return text if LINE_END in text else text.replace("\r", LINE_END)
@@ -168,12 +168,13 @@ def not_utf8(path: Path, place: str, match: re.Match[str]) -> RowError:
 
 TAB = "\t"
 LONGEST_NAME = 40
-"""Characters of a column's name in a message; a longer one is hardly a name."""
+"""Most characters of a column's name in a message."""
 LONGEST_FIELD = 2**31 - 1
-"""Characters of a CSV field, the most that the module `csv` can be told: a text may be a book."""
+"""Most characters of a CSV field, the limit of `csv`: a text may be a book."""
 LONE_RETURN = re.compile("\r(?!\n)")
 IN_ITS_PLACE = "\udc0d"
-"""For a carriage return that ends no line, where `csv` would end one. No decoded byte gives it."""
+"""Stands for a CR that does not end a line, where `csv` would end one; no decoded byte becomes
+it."""
 DOUBLED_QUOTES = re.compile('(?:^|\t)"[^\t]*""[^\t]*"(?:$|\t)')
 """Of a field within quotes."""
 ROWS_AT_ONCE = 1024
@@ -191,17 +192,17 @@ class _CsvReader(Protocol):
 
 @dataclass(frozen=True)
 class Row:
-    """Values by column, and where they stand: "line 7" as an editor counts, or "row 7"."""
+    """Values by column, and their place: "line 7" as in an editor, or "row 7"."""
 
     place: str
     values: Mapping[str, object]
     lines: Sequence[int] = ()
-    """Of each word, where words have lines of their own."""
+    """Line of each word, where words have lines of their own."""
 
 
 @dataclass(frozen=True)
 class Table:
-    """An open data file: its columns, and how its rows are read."""
+    """An open data file: its columns, and readers of its rows."""
 
     path: Path
     columns: tuple[str, ...]
@@ -210,16 +211,16 @@ class Table:
     bad: OnBadRow = stop
     """Called with each row that cannot be used."""
     read_from: Callable[[Sequence[str], int], Iterator[Row]] | None = None
-    """columns, rows before -> the rows after them; None where a file has to be read from its first
-    row on"""
+    """columns, number of rows to skip -> the other rows; None where a file has to be read from its
+    start"""
     types: Mapping[str, Any] = field(default_factory=dict)
     """Arrow types of the columns, where the file has some."""
 
     def rows(self, columns: Sequence[str]) -> Iterator[Row]:
-        """Return the rows with the values of `columns`, read as they are asked for.
+        """Return the rows with the values of `columns`, read lazily.
 
         Raises:
-            DataError: as `require` does; for what is wrong further down, when it is reached.
+            DataError: as `require` does; for a later error, when it is reached.
         """
         self.require(columns)
         return self.read(columns)
@@ -246,7 +247,7 @@ class Table:
                     "text of a pair) and --label-column."
                 )
             if self.columns.count(column) > 1:
-                raise DataError(f"{self.path}: two columns are named {column!r}; rename one.")
+                raise DataError(f"{self.path}: two columns are named {column!r}. Rename one.")
 
 
 def open_table(path: Path, bad: OnBadRow = stop) -> Table:
@@ -282,10 +283,10 @@ def read_delimited(
 
     Args:
         path: the file; a byte-order mark is skipped.
-        bad: called with each row that cannot be used; a header that cannot be is an error.
+        bad: called with each bad row; a bad header is an error.
         delimiter: what stands between fields.
-        quoted: whether double quotes enclose a field, or are plain characters. In a file with
-            tabs whose every line has all columns, they are plain where some enclose no field.
+        quoted: double quotes enclose fields. In a file with tabs whose lines all have all columns,
+            they are plain characters where some do not enclose a field.
         columns: their names, for a file without a header.
     """
     encloses = quoted and not (delimiter == TAB and _has_plain_quotes(stream_lines(path)))
@@ -294,7 +295,7 @@ def read_delimited(
     reader = csv.reader(lines, delimiter=delimiter, quoting=quoting, strict=True)
     names = tuple(columns)
     if names:
-        bytes_of(path, size=1)  # a file that is not there is an error now
+        bytes_of(path, size=1)  # a missing file is an error now
     else:
         place, header = next(_fields(path, reader, stop), ("", []))
         if match := NOT_UTF8.search("\n".join(header)):
@@ -319,7 +320,7 @@ def read_delimited(
 
 
 def read_jsonl(path: Path, bad: OnBadRow = stop) -> Table:
-    """Open a file with one JSON object a line; its columns are those of any of them."""
+    """Open a file with a JSON object a line; its columns are the keys of all."""
 
     def rows(bad: OnBadRow) -> Iterator[Row]:
         for line, content in enumerate(stream_lines(path), start=1):
@@ -329,7 +330,7 @@ def read_jsonl(path: Path, bad: OnBadRow = stop) -> Table:
                 except RowError as error:
                     bad(error)
 
-    # a pass of its own, so that no row has to stay in memory
+    # a first pass, so that no row has to stay in memory
     first: list[RowError] = []
     names = dict.fromkeys(
         chain.from_iterable(
@@ -405,7 +406,7 @@ def _questions(content: Any) -> Iterator[Row]:
     for article in content["data"]:
         for paragraph in article["paragraphs"]:
             for each in paragraph["qas"]:
-                # the answers that others might give are none
+                # `plausible_answers` do not count
                 answers = [] if each.get("is_impossible") else each["answers"]
                 values = {**each, "context": paragraph["context"], "answers": answers}
                 yield Row(f"question {each.get('id', each['question'])!r}", values)
@@ -423,11 +424,11 @@ NESTED: Mapping[str, Callable[[Path, OnBadRow], Table]] = {".json": read_squad}
 
 
 def _has_plain_quotes(lines: Iterable[str]) -> bool:
-    """Return whether double quotes are characters of the texts in a file with tabs, as GLUE's are.
+    """Return whether double quotes are plain characters of a file with tabs, as in GLUE.
 
-    They are where every line has all columns, so that no field spans lines, and the quotes of one
-    enclose no field, while none are doubled within a field and none enclose the header's names.
-    Read as if they enclosed fields, a quote at the start of a text would swallow lines.
+    They are where every line has all columns, so that no field spans lines, some quotes do not
+    enclose a field, none are doubled within a field, and none enclose the header's names. Otherwise
+    a quote at the start of a text would swallow lines.
     """
 
     def encloses_fields(line: str) -> bool:
@@ -453,14 +454,14 @@ def _has_plain_quotes(lines: Iterable[str]) -> bool:
 
 
 def _fields(path: Path, reader: _CsvReader, bad: OnBadRow) -> Iterator[tuple[str, list[str]]]:
-    """Yield each record's place and its fields; empty lines are passed over.
+    """Yield each record's place and its fields, without empty lines.
 
     Raises:
-        RowError: a malformed record runs over several lines, so that its end is not known.
+        RowError: a malformed record spans several lines, so that its end is unknown.
     """
     while True:
         line = reader.line_num + 1
-        limit = csv.field_size_limit(LONGEST_FIELD)  # it is one of the whole process
+        limit = csv.field_size_limit(LONGEST_FIELD)  # a setting of the whole process
         try:
             fields = next(reader)
         except StopIteration:
@@ -512,7 +513,7 @@ def _record(
             reason = "text that is not UTF-8. Write it as UTF-8."
             raise RowError(path, f"{place}, column {name!r}", reason) from None
         except (ArithmeticError, ImportError, ValueError, pyarrow.ArrowException) as error:
-            reason = f"a value of type {cell.type} that Python has no value for: {error}."
+            reason = f"a value of type {cell.type}, which Python cannot represent: {error}."
             raise RowError(path, f"{place}, column {name!r}", reason) from None
     return values
 
@@ -531,10 +532,10 @@ def write_delimited(path: Path, rows: Rows, *, delimiter: str) -> None:
 
 
 def write_jsonl(path: Path, rows: Rows) -> None:
-    """Write a JSON object a line; dates and decimals, which JSON has not, are text.
+    """Write a JSON object a line; dates and decimals are text.
 
     Raises:
-        DataError: a value has no form in JSON.
+        DataError: JSON cannot represent a value.
     """
     lines = (json.dumps(row, ensure_ascii=False, default=_as_text) + "\n" for row in rows)
     with path.open("w", encoding="utf-8") as file:
@@ -545,7 +546,7 @@ def _as_text(value: object) -> str:
     if isinstance(value, datetime.date | datetime.time | datetime.timedelta | decimal.Decimal):
         return str(value)
     raise DataError(
-        f"a column has a value of type {type(value).__name__}, which JSON has no form for. Give "
+        f"a column has a value of type {type(value).__name__}, which JSON cannot represent. Give "
         "--format parquet, or leave the column out of the file."
     )
 
@@ -555,13 +556,13 @@ def write_parquet(path: Path, rows: Rows, types: Mapping[str, Any] | None = None
 
     Args:
         path: the file.
-        rows: those that lack a column have null there.
-        types: Arrow types of columns, by name; those of other columns are found in the values.
+        rows: missing columns become null.
+        types: Arrow types of columns, by name; others are inferred.
 
     Raises:
         DataError: the values of a column have several types.
     """
-    import pyarrow  # here, so that a few texts of a command line are sent without it
+    import pyarrow  # imported here, so that texts of a command line are sent without it
     import pyarrow.parquet
 
     columns = {}
@@ -571,10 +572,10 @@ def write_parquet(path: Path, rows: Rows, types: Mapping[str, Any] | None = None
             column = pyarrow.array(values, (types or {}).get(name))
         except (pyarrow.ArrowException, TypeError, ValueError, OverflowError) as error:
             raise DataError(
-                f"column {name!r} has values of several types, and one of Parquet has one: "
+                f"column {name!r} has values of several types, which Parquet does not allow: "
                 f"{error}. Give --format jsonl, or leave the column out of the file."
             ) from None
-        # a part whose cells are all empty has the type of other parts, most often
+        # an empty column mostly has the type of other parts
         columns[name] = column.cast(pyarrow.string()) if column.type == pyarrow.null() else column
     pyarrow.parquet.write_table(pyarrow.table(columns), path)
 

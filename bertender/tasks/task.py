@@ -46,29 +46,29 @@ Kind = Literal["training", "held-out"]
 DEFAULT_SHARES: Mapping[Kind, float] = {"training": 0.1, "held-out": 0.2}
 """Share of validation texts; a held-out file gives more, since its texts calibrate as well."""
 LEAST_TEXTS = 50
-"""Fewer prove too little: one of them is 2 points."""
+"""Fewest validation texts: one text is 2 points."""
 FEWEST_HELD_OUT = 10
-"""Fewer of a file's own texts score nothing; of a first try on a few, the number is said."""
+"""Fewest held-out texts of a single file."""
 
 SALT = b"selection of bertender"
-"""So that another cut by a hash of the text is another cut."""
+"""Salt of validation texts, so that other hashes draw other texts."""
 DEV_SALT = b"held-out texts of bertender"
-"""Of the cut of a training file where no other is held out."""
+"""Salt of held-out texts of a training file."""
 DIGEST_BYTES = 8
 HASHES = float(2 ** (8 * DIGEST_BYTES))
 
 
 def _in_help(problem: Problem[Any]) -> str:
-    """Return the metrics of a kind of problem as a help text lists them."""
+    """Return the metrics of a kind of problem for a help text."""
     return ", ".join(name for name in problem.metrics if not METRICS[name].only_shown)
 
 
 def check_metric(name: str, problem: Problem[Any], targets: Sequence[Any]) -> str:
-    """Return the name of a metric that a kind of problem can choose by.
+    """Return the name of a metric that may choose for a kind of problem.
 
     Raises:
         UnknownNameError: the kind has no such metric.
-        ConfigError: the metric is only shown, or says nothing of the targets.
+        ConfigError: the metric is only shown, or has no value for the targets.
     """
     choosing = [each for each in problem.metrics if not METRICS[each].only_shown]
     is_mean = problem.heads and {*name.split(AND)} <= {*problem.metrics}
@@ -76,19 +76,19 @@ def check_metric(name: str, problem: Problem[Any], targets: Sequence[Any]) -> st
         raise UnknownNameError(f"metric of {problem.name}", name, choosing, setting="metric")
     if reason := METRICS[name].only_shown:
         raise ConfigError(
-            f"metric={name}: nothing is chosen by it, as {reason}. It is shown with all scores. "
-            f"Choose by {', '.join(choosing)}."
+            f"metric={name}: it cannot choose, as {reason}. It is shown with all scores. Choose by "
+            f"{', '.join(choosing)}."
         )
     if not is_mean and name not in (possible := problem.metrics_of((), targets)):
         raise ConfigError(
-            f"metric={name}: it says nothing of these data (do their pairs have numbers?). Choose "
+            f"metric={name}: it has no value for these data (do their pairs have numbers?). Choose "
             f"by {', '.join(each for each in choosing if each in possible)}."
         )
     return name
 
 
 def check_label_map(value: str | None) -> str | None:
-    """Return a label map as it is, or raise ValueError where it cannot be read."""
+    """Validate a label map; raise ValueError where it cannot be read."""
     _parsed(value)
     return value
 
@@ -103,7 +103,7 @@ def _parsed(label_map: str | None) -> Mapping[str, str]:
             raise ValueError(f"it is not JSON: {error}") from None
         if all(isinstance(each, str) for each in names.values()):
             return dict(names)
-        raise ValueError("a label map in JSON has names of labels alone")
+        raise ValueError("a label map in JSON maps names to names")
     pairs = [part.partition("=") for part in label_map.split(",")]
     if not all(own.strip() and equals and theirs.strip() for own, equals, theirs in pairs):
         raise ValueError(
@@ -145,8 +145,8 @@ class TaskConfig(Config):
     )
     label_map: Annotated[str | None, AfterValidator(check_label_map)] = Field(
         None,
-        description="which label of your data is which of a finished model: DATA=MODEL by commas; "
-        "by default by equal names",
+        description="labels of your data and of a finished model: DATA=MODEL by commas; by default "
+        "equal names",
     )
     problem_type: Annotated[str | None, PROBLEMS.validator()] = Field(
         None,
@@ -160,7 +160,7 @@ class TaskConfig(Config):
     )
     metric: str | None = Field(
         None,
-        description="score that chooses and heads tables; by default that of the task, or of the "
+        description="score that chooses and leads tables; by default the task's, or that of the "
         "problem type: " + "; ".join(map(_in_help, PROBLEMS.values())),
     )
     skip_bad_rows: bool = Field(
@@ -183,7 +183,7 @@ class TaskConfig(Config):
 class Split:
     """Labelled examples; `label_ids` index the task's labels.
 
-    They are the targets of the task's problem type: a number for each example, or for each word.
+    Targets depend on the problem type: a number for each example, or for each word.
     """
 
     examples: tuple[Example, ...]
@@ -206,7 +206,7 @@ class Split:
 
     @property
     def labelled(self) -> Split:
-        """The examples that somebody has labelled."""
+        """The labelled examples."""
         return self.where([*map(is_labelled, self.label_ids)])
 
     def texts(self) -> Iterator[str]:
@@ -218,7 +218,7 @@ class Split:
         return hashlib.sha256(_split_bytes(self)).hexdigest()
 
     def where(self, chosen: Sequence[bool]) -> Split:
-        """Return the examples that are chosen, a truth for each."""
+        """Return the examples where a mask is True."""
         return Split(
             tuple(compress(self.examples, chosen)), tuple(compress(self.label_ids, chosen))
         )
@@ -308,19 +308,19 @@ class Task:
         return self.train if len(self.train) else self.choices
 
     def require_training(self, purpose: str) -> None:
-        """Raise ConfigError where there are no examples to learn from, as of a held-out file alone.
+        """Raise ConfigError where there are no training examples, as of a held-out file alone.
 
         Args:
-            purpose: what learns, for the message.
+            purpose: what needs them, for the message.
         """
         if not len(self.train):
             raise ConfigError(
-                f"{purpose} learns from labelled texts, and task {self.name!r} has a held-out file "
-                "alone. Give --train FILE besides."
+                f"{purpose} learns from labelled texts, and task {self.name!r} has only a held-out "
+                "file. Give --train FILE besides."
             )
 
     def with_unlabelled(self, examples: Sequence[Example]) -> Task:
-        """Return the task with examples that nobody has labelled after its training examples."""
+        """Return the task with unlabelled examples after its training examples."""
         targets = tuple(map(self.problem.unlabelled, examples))
         added = to_learn(Split(tuple(examples), targets), self.name, self.problem)
         return replace(self, train=self.train + added)
@@ -342,7 +342,7 @@ class Task:
             )
 
     def record(self) -> TaskRecord:
-        """Return what an artifact keeps of the task."""
+        """Return the record of the task for an artifact's card."""
         return TaskRecord(
             name=self.name,
             problem_type=self.problem_type,
@@ -364,7 +364,7 @@ class Task:
 
 
 def to_learn(split: Split, name: str, problem: Problem[Any]) -> Split:
-    """Return what is learned from of the training examples of a task; say where that is less."""
+    """Return the training examples of a task, cut to what training reads; warn of cuts."""
     pairs = [problem.to_learn(*each) for each in zip(split.examples, split.label_ids, strict=True)]
     shorter = sum(
         len(own) < len(example) for (own, _), example in zip(pairs, split.examples, strict=True)
@@ -372,9 +372,9 @@ def to_learn(split: Split, name: str, problem: Problem[Any]) -> Split:
     if not shorter:
         return split
     logger.warning(
-        "task %s: %d of %d training queries have more passages than are learned from at once: "
-        "those of the highest relevance and others, drawn by a hash of the text, stay. All of them "
-        "are scored and served",
+        "task %s: %d of %d training queries have more passages than training reads: those of the "
+        "highest relevance and others, drawn by a hash of the text, stay. All of them are scored "
+        "and served",
         *(name, shorter, len(split)),
     )
     return Split(tuple(example for example, _ in pairs), tuple(target for _, target in pairs))
@@ -391,7 +391,7 @@ def default_of(setting: str) -> Any:
 
 
 def _split_bytes(split: Split) -> bytes:
-    # a lone surrogate, which no UTF-8 holds, is a character of some texts
+    # some texts have lone surrogates, which UTF-8 cannot encode
     plain = json.dumps([split.examples, split.label_ids], ensure_ascii=False)
     return plain.encode(errors="surrogatepass")
 
@@ -415,7 +415,7 @@ def part(
 ) -> Parted:
     """Set validation texts apart: by default DEFAULT_SHARES of a file, or none where too few.
 
-    All texts of a label stay in `train` where otherwise none of them would.
+    Texts of a label all stay in `train` where otherwise none would.
 
     Args:
         train: the whole file.
@@ -450,13 +450,13 @@ def part(
 def held_out_of(
     whole: Split, name: str, problem: Problem[Any] = SINGLE_LABEL
 ) -> tuple[Split, Split]:
-    """Return a file's texts to learn from and those held out, where it is the only file.
+    """Return the training and the held-out texts of a single file.
 
-    A text that is there twice is on one side, and all texts of a label are learned from where
-    otherwise none of them would be.
+    Equal texts are on one side, and texts of a label are all training texts where otherwise none
+    would be.
 
     Raises:
-        ConfigError: too few texts would be held out to score by.
+        ConfigError: too few texts would be held out.
     """
     share = DEFAULT_SHARES["held-out"]
     chosen = _drawn(whole, share, problem, DEV_SALT)
@@ -469,7 +469,7 @@ def held_out_of(
         )
     logger.warning(
         "task %s: no --dev is set, so that %d of %d training texts are held out, by a hash of the "
-        "text. Nothing learns from them; a text that is there twice is on one side",
+        "text. Nothing learns from them; equal texts are on one side",
         *(name, count, len(whole)),
     )
     return whole.where([not each for each in chosen]), whole.where(chosen)
@@ -491,20 +491,20 @@ def is_selected(example: Example, share: float, salt: bytes = SALT) -> bool:
 
 
 def with_model_labels(task: Task, labels: Sequence[str], label_map: str | None, model: str) -> Task:
-    """Return a task whose targets are numbers of a model's labels.
+    """Return a task whose targets index a model's labels.
 
-    Labels are matched as `label_map` has them; else by equal names, then by names that differ in
-    case alone, then by position where one side has no names (`LABEL_0`, or 0, 1, 2 in the data).
-    What is not an equal name is logged.
+    Labels are matched by `label_map`; else by equal names, then regardless of case, then by
+    position where one side has no names (`LABEL_0`, or 0, 1, 2 in the data). Matches of unequal
+    names are logged.
 
     Args:
         task: with the labels of its data.
         labels: of the model, in the order of its logits.
         label_map: `DATA=MODEL` by commas, or a JSON object.
-        model: what to call it in messages.
+        model: its name in messages.
 
     Raises:
-        ConfigError: a label of the data has no place among those of the model.
+        ConfigError: the model lacks a label of the data.
     """
     if label_map is None and task.labels == tuple(labels):
         return task
@@ -517,10 +517,10 @@ def with_model_labels(task: Task, labels: Sequence[str], label_map: str | None, 
         return replace(task, labels=tuple(labels))
     if task.problem.places_are_labels:
         if label_map is not None:
-            raise ConfigError(f"label_map={label_map}: choices have numbers alone. Leave it out.")
+            raise ConfigError(f"label_map={label_map}: choices have only numbers. Leave it out.")
         return task
     own, problem = task.labels, task.problem
-    if label_map is None:  # tags are in pairs, and O is among plain ones: some may not occur
+    if label_map is None:  # tags come in pairs, and O is among plain ones: some may not occur
         splits = (task.train, task.dev, task.selection)
         targets = (target for split in splits for target in split.label_ids)
         occurring = {own[number] for target in targets for number in problem.labels_of(target)}
@@ -558,11 +558,11 @@ def _matched(
     folded = [label.casefold().strip() for label in own]
     if len(by_case) == len(labels) and set(folded) <= set(by_case):
         how, theirs = "by names without regard to case", [by_case[label] for label in folded]
-    # 1, 2, 3 may be numbers from 1 on, or those of a file that lacks 0: only 0 tells them apart
+    # 1, 2, 3 may count from 1, or come from a file that lacks 0: only 0 tells
     elif "0" in own and all(label.isdecimal() and int(label) < len(labels) for label in own):
         how, theirs = "by number", [labels[int(label)] for label in own]
     elif len(own) == len(labels) and are_unnamed(labels):
-        how, theirs = "by position, for the model's labels have no names", [*labels]
+        how, theirs = "by position, as the model's labels have no names", [*labels]
     else:
         raise ConfigError(
             f"the data have the labels {listed(own)}, and {model} has {listed(labels)}. Say which "
@@ -582,34 +582,34 @@ def _matched(
 def _mapped(
     own: tuple[str, ...], labels: tuple[str, ...], label_map: Mapping[str, str], model: str
 ) -> dict[str, str]:
-    """Return the model's label of each label of the data, as a label map has it.
+    """Return the model's label of each label of the data, by a label map.
 
-    A label that it leaves out has the same name in both.
+    A label that it lacks has the same name in both.
     """
-    # a map for more labels than a file has is none the worse
+    # a map may have more labels than a file
     unknown = [label for label in label_map if label not in own]
     if unknown and any(label not in label_map for label in own):
         raise ConfigError(
-            f"label_map: {unknown[0]!r} is no label of the data.{nearest_hint(unknown[0], own)} "
+            f"label_map: {unknown[0]!r} is not a label of the data.{nearest_hint(unknown[0], own)} "
             f"The data have {listed(own)}."
         )
     found = {label: label_map.get(label, label) for label in own}
     for label, theirs in found.items():
         if theirs not in labels and label not in label_map:
             raise ConfigError(
-                f"label_map: it has nothing for {label!r} of the data, and the model has no label "
-                f"of that name. It has {listed(labels)}."
+                f"label_map: it lacks {label!r} of the data, and the model has no label of that "
+                f"name. It has {listed(labels)}."
             )
         if theirs not in labels:
             raise ConfigError(
-                f"label_map: {label}={theirs}: {theirs!r} is no label of {model}."
-                f"{nearest_hint(theirs, labels)} It has {listed(labels)}."
+                f"label_map: {label}={theirs}: {theirs!r} is not a label of "
+                f"{model}.{nearest_hint(theirs, labels)} It has {listed(labels)}."
             )
     return found
 
 
 def listed(labels: Sequence[str]) -> str:
-    """Return labels as a message lists them, at most SHOWN_LABELS of them."""
+    """Return labels for a message, at most SHOWN_LABELS of them."""
     more = len(labels) - SHOWN_LABELS
     shown = ", ".join(map(repr, labels[:SHOWN_LABELS]))
     return f"{shown} and {more} more" if more > 0 else shown

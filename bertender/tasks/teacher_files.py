@@ -1,8 +1,8 @@
-"""A teacher's file: texts with the probabilities, votes or labels that something else gave them.
+"""A teacher's file: texts with probabilities, votes or labels from elsewhere.
 
 A language model, a service, annotators or `bertender score` wrote it. A student learns from its
-rows as from a teacher's cached outputs: the logarithms of a distribution, the logits of a set's
-probabilities, or numbers.
+rows as from cached teacher outputs: logarithms of a distribution, logits of a set's probabilities,
+or numbers.
 """
 
 from __future__ import annotations
@@ -42,22 +42,22 @@ logger = logging.getLogger(__name__)
 PART = "part-*"
 """Names of the files of a folder that `bertender score` writes."""
 MANIFEST, COMPLETE = "_score.json", "_SUCCESS"
-"""Files of such a folder: while it is written, and once it is whole."""
+"""Files of such a folder while it is written, and when it is complete."""
 PROBABILITIES, VOTES, CONFIDENCE = "probabilities", "votes", "confidence"
 GOLD, PREDICTED = "gold", "predicted"
 """Usual names of columns; `predicted` is that of `bertender score`."""
 LEAST_PROBABILITY = 1e-6
-"""Smaller ones count as this, so that their logarithms are finite."""
+"""Smallest probability, so that logarithms are finite."""
 SUM_TOLERANCE = 0.01
-"""Of a distribution whose probabilities were rounded."""
+"""Largest error of a distribution's sum, as of rounded probabilities."""
 NEARLY_ALL = 0.95
-"""A share of rows with one label that is said."""
+"""Share of rows with one label from which on a warning is logged."""
 
 Floats = npt.NDArray[np.float64]
 
 
 def is_teacher_file(source: object) -> bool:
-    """Return whether a path is a data file, or a folder of parts as `bertender score` writes."""
+    """Return whether a path is a data file, or a folder of parts by `bertender score`."""
     if not isinstance(source, str | os.PathLike):
         return False
     path = Path(source)
@@ -81,19 +81,19 @@ class TeacherColumns(NamedTuple):
 
 
 class Kind(ABC):
-    """Outputs of a kind of problem, as a row of numbers: a probability each label, or a number."""
+    """Outputs of a kind of problem in a file: a probability for each label, or a number."""
 
     problem: TextProblem[Any]
     has_probabilities: bool = True
     agreement: str
-    """Metric of how far two models agree."""
+    """Metric of the agreement of two models."""
 
     @abstractmethod
     def of_label(self, label: Any, numbers: Mapping[str, int]) -> Floats:
-        """Return the outputs of a row that has a label alone; KeyError for an unknown one."""
+        """Return the outputs of a row with only a label; KeyError for an unknown one."""
 
     def checked(self, outputs: Floats, column: str) -> Floats:
-        """Return outputs that a row may have, or raise CellError."""
+        """Return valid outputs of a row, or raise CellError."""
         if not np.isfinite(outputs).all() or (outputs < 0).any() or (outputs > 1).any():
             wrong = outputs[~((outputs >= 0) & (outputs <= 1))][0]
             percent = " (is it in percent?)" if 1 < wrong <= 100 else ""
@@ -102,15 +102,15 @@ class Kind(ABC):
 
     @abstractmethod
     def logits(self, outputs: Floats) -> Floats:
-        """Return logits (rows, labels) that stand for outputs of that shape."""
+        """Return the logits (rows, labels) of outputs (rows, labels)."""
 
     @abstractmethod
     def confidence(self, outputs: Floats) -> Floats:
-        """Return the confidence of each row, (rows,): of a set, that of its least sure label."""
+        """Return the confidence of each row, (rows,): for a set, that of its least sure label."""
 
     @abstractmethod
     def decided(self, outputs: Floats) -> list[Any]:
-        """Return the target that each row decides for."""
+        """Return the predicted target of each row."""
 
 
 class Distributions(Kind):
@@ -129,9 +129,9 @@ class Distributions(Kind):
         if abs(total - 1) > SUM_TOLERANCE:
             raise CellError(
                 column,
-                f"the probabilities sum to {total:.4g}, and must to 1 within {SUM_TOLERANCE:g}. "
-                "Where they are rounded, write more decimals; where a text has several labels, "
-                f"add --problem-type {MULTI_LABEL.name}",
+                f"the probabilities sum to {total:.4g}, and must sum to 1 within "
+                f"{SUM_TOLERANCE:g}. Write more decimals; where a text has several labels, add "
+                f"--problem-type {MULTI_LABEL.name}",
             )
         return np.asarray(outputs / total)
 
@@ -146,7 +146,7 @@ class Distributions(Kind):
 
 
 class SetProbabilities(Kind):
-    """A text has a set of labels, each with a probability of its own."""
+    """A text has a set of labels, each with its own probability."""
 
     problem = MULTI_LABEL
     agreement = "exact_match"
@@ -196,14 +196,14 @@ class Numbers(Kind):
 KINDS: Mapping[str, Kind] = {
     kind.problem.name: kind for kind in (Distributions(), SetProbabilities(), Numbers())
 }
-"""Kinds of problems that a teacher's file has a meaning for."""
+"""Kinds of problems that may have a teacher's file."""
 
 
 def kind_of(problem: Problem[Any]) -> Kind:
-    """Return the kind of a problem's outputs in a file.
+    """Return the outputs of a kind of problem in a file.
 
     Raises:
-        ConfigError: a file has no outputs of such a problem.
+        ConfigError: a file cannot have outputs of this problem.
     """
     if (kind := KINDS.get(problem.name)) is None:
         raise ConfigError(
@@ -214,7 +214,7 @@ def kind_of(problem: Problem[Any]) -> Kind:
     return kind
 
 
-# Forms of a row: each reads cells, and makes a row of outputs of them once all labels are known.
+# Forms of a row: each reads cells, and computes a row of outputs once all labels are known.
 
 
 @dataclass(frozen=True)
@@ -231,11 +231,11 @@ class Form(ABC):
 
     @abstractmethod
     def read(self, values: Mapping[str, object]) -> Any:
-        """Return what the cells of a row say, or raise CellError."""
+        """Read the cells of a row, or raise CellError."""
 
     @abstractmethod
     def names(self, found: Sequence[Any]) -> tuple[str, ...]:
-        """Return the labels that rows name, in the order of the logits."""
+        """Return the labels of all rows, in the order of the logits."""
 
     @abstractmethod
     def outputs(self, value: Any, numbers: Mapping[str, int]) -> Floats:
@@ -244,7 +244,7 @@ class Form(ABC):
 
 @dataclass(frozen=True)
 class Probabilities(Form):
-    """A probability each label: a mapping, a list in the order of `order`, or a column each."""
+    """A probability for each label: a mapping, a list in the order of `order`, or columns."""
 
     order: tuple[str, ...] = ()
 
@@ -257,12 +257,13 @@ class Probabilities(Form):
             return {str(name).strip(): _number(each, column) for name, each in found.items()}
         if not isinstance(found, list | tuple):
             raise CellError(
-                column, f"{shown(found)} is not a mapping or a list. Give a probability each label"
+                column,
+                f"{shown(found)} is not a mapping or a list. Give a probability for each label",
             )
         if not self.order:
             raise ConfigError(
-                f"column {column!r} has lists of probabilities, whose order is not known. Name the "
-                "labels in their order by --labels, as --labels negative,positive."
+                f"column {column!r} has lists of probabilities, whose order is unknown. Give it, "
+                "as --labels negative,positive."
             )
         if len(found) != len(self.order):
             raise CellError(
@@ -271,7 +272,7 @@ class Probabilities(Form):
         return {name: _number(each, column) for name, each in zip(self.order, found, strict=True)}
 
     def names(self, found: Sequence[Mapping[str, float]]) -> tuple[str, ...]:
-        """Return the labels that most rows have: one that a row alone has is a mistake."""
+        """Return the labels of most rows: a label of a single row is a mistake."""
         ((names, _),) = Counter(frozenset(each) for each in found).most_common(1)
         return _in_order(self.kind, names)
 
@@ -280,14 +281,14 @@ class Probabilities(Form):
             numbers[name]
         if missing := [name for name in numbers if name not in value]:
             raise CellError(
-                self.column, f"no probability of {missing[0]!r}. Write 0 where it has none"
+                self.column, f"no probability of {missing[0]!r}. Write 0 if that is meant"
             )
         return self.kind.checked(np.array([value[name] for name in numbers]), self.column)
 
 
 @dataclass(frozen=True)
 class Labels(Form):
-    """A label a row, or a set of them, or a number."""
+    """A label, a set of labels, or a number."""
 
     def read(self, values: Mapping[str, object]) -> Any:
         return self.kind.problem.read_label(values, self.column)
@@ -301,7 +302,7 @@ class Labels(Form):
 
 @dataclass(frozen=True)
 class Votes(Form):
-    """Labels of several annotators: a list, counts by label, or a column each.
+    """Labels of several annotators: a list, counts by label, or columns.
 
     A row's outputs are the shares of the votes; of numbers, their mean.
     """
@@ -324,8 +325,8 @@ class Votes(Form):
         if self.kind.problem is MULTI_LABEL:
             raise CellError(
                 self.column,
-                "counts by label do not say how many annotators there were. Give the list of each "
-                "annotator's labels, or their shares as probabilities",
+                "counts by label lack the number of annotators. Give a list of each annotator's "
+                "labels, or their shares as probabilities",
             )
         counts = {
             self._label(name): _number(each, self.column)
@@ -354,7 +355,7 @@ def _in_order(kind: Kind, names: Sequence[str] | frozenset[str]) -> tuple[str, .
 
 
 def _parsed(value: object, column: str) -> Any:
-    """Return a structured cell: as it is, or of JSON, or by commas; a map of Parquet as a dict."""
+    """Parse a structured cell: a value, JSON, or text by commas; a Parquet map becomes a dict."""
     if isinstance(value, str) and value.strip()[:1] in ("{", "["):
         try:
             value = json.loads(value)
@@ -384,7 +385,7 @@ def _number(value: object, column: str) -> float:
 
 @dataclass(frozen=True)
 class Plan:
-    """Which columns of a table are read as what."""
+    """The roles of a table's columns."""
 
     form: Form
     confidence: str | None
@@ -397,11 +398,11 @@ class Plan:
 
 
 def plan_of(there: Sequence[str], task: Task, own: TeacherColumns, label_column: str) -> Plan:
-    """Return how rows are read: as settings say, else by the usual names of columns.
+    """Return the roles of columns: by the settings, else by their usual names.
 
     Args:
-        there: columns of the file.
-        task: its held-out texts have labels, by which columns may be named.
+        there: columns in the file.
+        task: labels of its held-out texts may be names of columns.
         own: the settings.
         label_column: of the task's files.
 
@@ -412,7 +413,7 @@ def plan_of(there: Sequence[str], task: Task, own: TeacherColumns, label_column:
     if own.probability_columns and own.vote_columns:
         raise ConfigError(
             f"probability_columns={','.join(own.probability_columns)} and "
-            f"vote_columns={','.join(own.vote_columns)}: a row is learned from one of the two. "
+            f"vote_columns={','.join(own.vote_columns)}: a row has either. "
             "Leave one out."
         )
     if own.probability_columns and not kind.has_probabilities:
@@ -426,13 +427,13 @@ def plan_of(there: Sequence[str], task: Task, own: TeacherColumns, label_column:
         confidence = CONFIDENCE
     gold = own.gold_column
     if gold is None:
-        # beside `predicted`, the label is the source's own
+        # beside `predicted`, the label column is the gold label
         usual = (GOLD, *((label_column,) if PREDICTED in there else ()))
         gold = next((name for name in usual if name in there and name not in form.columns), None)
     if gold in form.columns:
         raise ConfigError(
-            f"gold_column={gold}: it is the column that is learned from as the teacher's. Give "
-            "another, or leave it out."
+            f"gold_column={gold}: it is the column of the teacher's outputs. Give another, or "
+            "leave it out."
         )
     return Plan(form, confidence, gold)
 
@@ -463,31 +464,31 @@ class TeacherFile:
 
     path: Path
     digest: str
-    """sha256 of the file, or of those of all parts."""
+    """sha256 of the file, or of all parts' sha256."""
     kind: Kind
     labels: tuple[str, ...]
     """In the order of the logits."""
     form: str
-    """What was read of each row: Probabilities, Labels or Votes."""
+    """The form of its rows: Probabilities, Labels or Votes."""
     examples: tuple[Example, ...]
     outputs: Floats
-    """(rows, labels); of numbers (rows, 1)"""
+    """(rows, labels); (rows, 1) for numbers"""
     weights: Floats | None = None
     """(rows,), where rows have a confidence."""
     gold: tuple[Any, ...] = ()
-    """Target of each row, or its being unlabelled."""
+    """Gold target of each row, or an unlabelled one."""
     left_out: LeftOutRows | None = field(default=None, compare=False)
 
     @functools.cached_property
     def rows(self) -> Mapping[Example, int]:
-        """Number of each different text, in order."""
+        """Each distinct text and its number, in order."""
         return {text: number for number, text in enumerate(dict.fromkeys(self.examples))}
 
     def in_order(self, labels: Sequence[str]) -> TeacherFile:
         """Return the file with the same labels in another order.
 
         Raises:
-            ConfigError: they are not the same.
+            ConfigError: the labels differ.
         """
         if {*labels} != {*self.labels}:
             raise ConfigError(
@@ -507,7 +508,7 @@ class TeacherFile:
         return replace(self, labels=tuple(labels), outputs=outputs, gold=tuple(gold))
 
     def _by_text(self, values: Floats) -> Floats:
-        """Return the mean of the values of rows that have the same text, (texts, ...)."""
+        """Return the mean over rows with the same text, (texts, ...)."""
         numbers = np.array([self.rows[example] for example in self.examples])
         total = np.zeros((len(self.rows), *values.shape[1:]))
         np.add.at(total, numbers, values)
@@ -516,12 +517,12 @@ class TeacherFile:
 
     @functools.cached_property
     def outputs_by_text(self) -> Floats:
-        """Outputs of each different text."""
+        """Outputs of each distinct text."""
         return self._by_text(self.outputs)
 
     @functools.cached_property
     def weights_by_text(self) -> Floats | None:
-        """Confidence of each different text."""
+        """Confidence of each distinct text."""
         return None if self.weights is None else self._by_text(self.weights)
 
     @functools.cached_property
@@ -539,9 +540,8 @@ class TeacherFile:
         missing = [example for example in examples if example not in self.rows]
         if missing:
             raise DataError(
-                f"{self.path}: {len(missing)} of the {len(examples)} texts that are learned from "
-                f"are not in it, first {shown(missing[0])}. A file labels its own texts alone: "
-                "give one that has all of them."
+                f"{self.path}: it lacks {len(missing)} of the {len(examples)} training texts, "
+                f"first {shown(missing[0])}. Give a file that has all of them."
             )
         return [self.rows[example] for example in examples]
 
@@ -550,7 +550,7 @@ class TeacherFile:
         return np.asarray(self.outputs_by_text[self.numbers(examples)])
 
     def confidence(self) -> Mapping[Example, float]:
-        """Return the confidence of each text: that of its column, or by its probabilities."""
+        """Return the confidence of each text, from its column or its probabilities."""
         found = self.weights_by_text
         found = self.kind.confidence(self.outputs_by_text) if found is None else found
         return dict(zip(self.rows, map(float, found), strict=True))
@@ -563,13 +563,12 @@ def read_teacher_file(
 
     Args:
         path: a file of READERS, or a folder of parts.
-        task: it says how texts are read, and the labels of held-out texts.
+        task: its problem type, and the labels of held-out texts.
         own: settings of the file.
-        bad: called with each row that cannot be used; by default as the task's own settings have
-            it.
+        bad: called with each bad row; by default as the task's settings say.
 
     Raises:
-        ConfigError: its kind of problem has no outputs in a file, or a list has no order.
+        ConfigError: files have no outputs of the kind of problem, or a list has no order.
         DataError: a column is missing, or a row cannot be used.
     """
     kind = kind_of(task.problem)
@@ -581,7 +580,7 @@ def read_teacher_file(
     there = tuple(dict.fromkeys(name for table in tables for name in table.columns))
     texts = task.text_columns
     if len(texts) == 1 and texts[0] not in there and kind.problem.columns.texts[0] in there:
-        texts = kind.problem.columns.texts  # a task by name has columns of its own
+        texts = kind.problem.columns.texts  # named tasks have their own columns
     plan = plan_of(there, task, own, label_column)
     _check_columns(path, there, plan)
     if (path / MANIFEST).exists() and not (path / COMPLETE).exists():
@@ -625,18 +624,18 @@ def read_teacher_file(
 def held_out_outputs(
     file: TeacherFile, task: Task, own: TeacherColumns
 ) -> Mapping[Example, Floats]:
-    """Return a teacher's outputs on held-out texts: of its file, and of the held-out file where
-    that has probabilities too.
+    """Return a teacher's outputs on held-out texts: from its file, and from a held-out file that
+    has probabilities.
 
     Args:
-        file: the teacher's.
+        file: the teacher's file.
         task: with the held-out texts.
         own: settings of the teacher's file.
     """
     known = dict(zip(file.rows, file.outputs_by_text, strict=True))
     path, columns = task.source.get("dev"), own.probability_columns or (PROBABILITIES,)
     if path and file.kind.has_probabilities:
-        # a column for each label may be of gold ones there
+        # columns of labels may be gold labels there
         there = open_table(Path(path), lambda error: None).columns
         if {*columns} <= {*there} and not {*columns} & {*task.labels}:
             settings = own._replace(probability_columns=columns, gold_column=None)
@@ -647,10 +646,10 @@ def held_out_outputs(
 
 
 def check_outputs(file: TeacherFile) -> None:
-    """Say where a teacher never decides for a label, or nearly always for one.
+    """Warn of a teacher that never predicts a label, or nearly always one.
 
     Raises:
-        DataError: all rows are one hard label, or one number.
+        DataError: all rows have the same hard label, or the same number.
     """
     decided = file.kind.decided(file.outputs)
     hard = file.form == "labels"
@@ -663,17 +662,17 @@ def check_outputs(file: TeacherFile) -> None:
         return
     counts = Counter(number for each in decided for number in file.kind.problem.labels_of(each))
     if never := [name for number, name in enumerate(file.labels) if not counts[number]]:
-        logger.warning("%s: no row is decided for %s", file.path, listed(never))
+        logger.warning("%s: no row predicts %s", file.path, listed(never))
     (most, count) = counts.most_common(1)[0] if counts else (0, 0)
     if count >= NEARLY_ALL * len(decided) and file.kind.problem is SINGLE_LABEL:
         logger.warning(
-            "%s: %.1f %% of the rows are decided for %r. A student may learn that answer alone",
+            "%s: %.1f %% of the rows predict %r. A student may learn that answer alone",
             *(file.path, 100 * count / len(decided), file.labels[most]),
         )
 
 
 class _Raw(NamedTuple):
-    """A row as it stands in the file."""
+    """A row as read from the file."""
 
     file: Path
     place: str
@@ -690,12 +689,12 @@ class _Whole(NamedTuple):
 
 
 def _check_columns(path: Path, there: Sequence[str], plan: Plan) -> None:
-    """Raise DataError where no column can be learned from, and none was named."""
+    """Raise DataError where no column has outputs, and none was named."""
     columns = plan.form.columns
     if isinstance(plan.form, Labels) and not {*columns} <= {*there}:
         raise DataError(
-            f"{path}: nothing to learn from: no column {PROBABILITIES!r}, none for each label, no "
-            f"{VOTES!r} and no {plan.form.column!r}. Columns: {', '.join(there)}. Name those of "
+            f"{path}: no outputs to learn from: no column {PROBABILITIES!r}, none for each label, "
+            f"no {VOTES!r} and no {plan.form.column!r}. Columns: {', '.join(there)}. Name those of "
             "your file by --probability-columns, --vote-columns or --label-column."
         )
 
@@ -739,8 +738,8 @@ def _whole_rows(
         except KeyError as unknown:
             error = CellError(
                 column,
-                f"label {unknown.args[0]!r} is none of {listed([*numbers])}. Correct it, or name "
-                "all labels by --labels",
+                f"label {unknown.args[0]!r} is not one of {listed([*numbers])}. Correct it, or "
+                "name all labels by --labels",
             )
             bad(cell_error(raw.file, raw.place, error))
         except CellError as error:

@@ -1,14 +1,14 @@
 """Rows of sentences that are split into words, with tags of any scheme read as BIO.
 
 CoNLL          a word and its tag a line, in columns; an empty line ends a sentence, and comments
-               stand between. A file with predicted tags is the same file with a column more, in
-               the scheme of its own tags
+               stand between. A file with predicted tags is the same file with one more column, in
+               the scheme of its tags
 NAME.seq.in    a sentence a line, and in NAME.seq.out next to it the tags of each; NAME.label, where
                it is there, has one label of each sentence
 JSONL, Parquet a list of words and a list of tags a row
 
-Words and tags are split at tabs and spaces alone: a no-break space, and in a file with tabs a
-space, is a character of a word. A file has one scheme of tags, a row of `tag_schemes`.
+Only tabs and spaces separate words and tags: a no-break space, and in a file with tabs a space,
+belongs to a word. A file has one scheme of tags, a row of `tag_schemes`.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ from bertender.tasks.rows import (
 )
 
 DOCUMENT = "-DOCSTART-"
-"""The word of a line that CoNLL's files have before each document."""
+"""First word of the line before each document in CoNLL's files."""
 COMMENT = re.compile("#[ \t]|#(begin|end) document|###MEDLINE:")
-"""How comments begin, in CoNLL-U and its kin, CoNLL-2012, and GENIA: "#nlp" and "#" are words."""
+"""Starts of comments, in CoNLL-U and its kin, CoNLL-2012, and GENIA: "#nlp" and "#" are words."""
 NO_WORD = re.compile(r"\d+[-.]\d+")
-"""Number of a line of CoNLL-U that is no word: of a contraction and its parts, or left out."""
+"""Number of a line of CoNLL-U that is not a word: a contraction, or an empty node."""
 NAMED = re.compile(r"#\s*global\.columns\s*=(.*)")
 """A comment of CoNLL-U Plus that names the columns."""
 LAYOUTS = {
@@ -63,7 +63,7 @@ LAYOUTS = {
 }
 """Columns -> their names in CoNLL-2000, CoNLL-2003 and CoNLL-U."""
 MISSING = "_"
-"""Instead of a tag, of a line that has none."""
+"""Stands for a missing tag."""
 BLANKS = " \t"
 (WORDS,), TAGS = TOKEN_CLASSIFICATION.columns
 
@@ -71,8 +71,8 @@ BLANKS = " \t"
 def read_conll(path: Path, bad: OnBadRow = stop) -> Table:
     """Open a file with a word a line, empty lines between sentences, and comments before them.
 
-    Its columns have numbers from 1, and names where the file says them or has as many as a layout
-    of LAYOUTS. The first has the words and the last the tags, unless others are asked for.
+    Its columns have numbers from 1, and names where the file has a header or the width of one of
+    LAYOUTS. By default the first has the words and the last the tags.
     """
     conll = ConllFile.read(path)
     return Table(path, tuple(conll.places), partial(conll.rows, bad), bad)
@@ -91,7 +91,7 @@ class _Line(NamedTuple):
 
     @property
     def is_marked(self) -> bool:
-        """Whether it begins a document, or looks like a comment."""
+        """It begins a document, or looks like a comment."""
         return self.is_document or COMMENT.match(self.text) is not None
 
 
@@ -105,7 +105,7 @@ class ConllFile:
     width: int
     """Columns of most lines."""
     widths: frozenset[int]
-    """Of whole sentences too: a file may come from several sources."""
+    """Comments, also those before whole sentences: a file may have several sources."""
     texts: list[str]
     """All lines as they stand there."""
     separator: str
@@ -115,7 +115,7 @@ class ConllFile:
 
     @classmethod
     def read(cls, path: Path) -> ConllFile:
-        """Read a file; what is wrong with a line is left for its sentence."""
+        """Read a file; errors of a line are raised with its sentence."""
         text = decoded_bytes(path)
         texts = split_lines(text)
         filled_texts = [text for text in texts if text.strip() and not COMMENT.match(text)]
@@ -129,7 +129,7 @@ class ConllFile:
         has_entities = 2 * sum(is_entity_tag(line.cells[-1]) for line in words) > len(words)
 
         def is_word(line: _Line) -> bool:
-            """Comments have other columns, or what is no tag where all tags are of entities."""
+            """Comments have other columns, or no valid tag where all tags are of entities."""
             tagged = not has_entities or is_entity_tag(line.cells[-1])
             return not line.is_marked or (len(line.cells) == width and tagged)
 
@@ -180,10 +180,10 @@ class ConllFile:
                 yield Row(f"line {lines[0]}", values, lines)
 
     def with_tags(self, sentences: Iterable[tuple[Sequence[int], Sequence[str]]]) -> str:
-        """Return the file with a column more: predicted tags, in the scheme of its own.
+        """Return the file with one more column: predicted tags, in the file's scheme.
 
         Args:
-            sentences: the lines of the words of each, and their tags.
+            sentences: for each, the lines of its words, and their tags.
         """
         scheme = BIO
         if self.width > 1:
@@ -203,7 +203,8 @@ class ConllFile:
         return self.end.join(lines) + self.end
 
     def _check_columns(self, places: Sequence[int]) -> None:
-        """Raise DataError where words and tags are one column, or the first one has no words."""
+        """Raise DataError where words and tags are one column, or the first column numbers
+        words."""
         if len({place % self.width for place in places}) < len(places):
             raise DataError(
                 f"{self.path}: words and tags are both column {places[0] % self.width + 1}. Name "
@@ -216,7 +217,7 @@ class ConllFile:
             )
 
     def _check(self, sentence: Sequence[_Line], places: Sequence[int]) -> None:
-        """Raise RowError for the first line of a sentence whose columns are wrong."""
+        """Raise RowError for the first line of a sentence with wrong columns."""
         is_even = _is_even(sentence)
         for line in sentence:
             if match := NOT_UTF8.search(line.text):
@@ -270,12 +271,12 @@ LABEL = "label"
 def open_words(path: Path, bad: OnBadRow = stop) -> Table:
     """Open a file of sentences by its suffix, a row of WORD_READERS; others are CoNLL's format.
 
-    The last of the columns that are asked for has the tags, which become BIO.
+    The last of the requested columns has the tags, which become BIO.
     """
     table = WORD_READERS.get(path.suffix.lower(), read_conll)(path, bad)
 
     def rows(columns: Sequence[str]) -> Iterator[Row]:
-        """Yield rows with BIO tags; what is no list of tags is left for its check."""
+        """Yield rows with BIO tags; cells that are not lists are left for their check."""
         column = columns[-1]
         rows = [*table.read(columns)]
         tagged = [_tags(row.values.get(column)) for row in rows]
@@ -294,8 +295,8 @@ def open_words(path: Path, bad: OnBadRow = stop) -> Table:
 
 
 def read_two_files(path: Path, bad: OnBadRow = stop) -> Table:
-    """Open NAME.seq.in: a sentence a line, whose tags are in the same line of NAME.seq.out, and
-    whose label, where it has one, is in that of NAME.label.
+    """Open NAME.seq.in: a sentence a line, with tags in the same line of NAME.seq.out, and a label,
+    if it has one, in that of NAME.label.
 
     Raises:
         DataError: one of the files is missing, or they have different numbers of lines.
@@ -308,7 +309,7 @@ def read_two_files(path: Path, bad: OnBadRow = stop) -> Table:
         if len(columns[name]) != len(columns[WORDS]):
             raise DataError(
                 f"{file}: {len(columns[name])} lines of {name} for the {len(columns[WORDS])} "
-                f"sentences of {path}. Each line is of one sentence."
+                f"sentences of {path}. Each sentence needs one line."
             )
 
     def rows(asked: Sequence[str]) -> Iterator[Row]:
@@ -335,7 +336,7 @@ WORDS_ALONE: Mapping[str, Callable[[Path, OnBadRow], Table]] = {
 }
 WORD_READERS = {".jsonl": read_jsonl, ".parquet": read_parquet, **WORDS_ALONE}
 WORD_SUFFIXES = frozenset(WORDS_ALONE)
-"""Of files for this problem type alone."""
+"""Suffixes of files that only this problem type has."""
 
 
 def _tags(cell: object) -> list[str] | None:

@@ -71,7 +71,7 @@ def test_the_right_choice_is_a_number_a_letter_or_a_text(name: str, tmp_path: Pa
 def test_columns_of_any_name_are_given(tmp_path: Path) -> None:
     path = write(tmp_path / "a.csv", "sent,sol1,sol2,right\nq,red,green,0\nr,red,green,1\n")
     names = {"text_column": "sent", "pair_column": "sol1,sol2", "label_column": "right"}
-    with pytest.raises(DataError, match=r"line 2, column 'right': '0' is none of the 2 choices"):
+    with pytest.raises(DataError, match=r"line 2, column 'right': '0' is not one of the 2 choices"):
         loaded(path, **names)
     path = write(tmp_path / "a.csv", "sent,first,second,right\nq,red,green,0\nr,red,green,1\n")
     task = loaded(path, **{**names, "pair_column": "first, second"})
@@ -81,10 +81,10 @@ def test_columns_of_any_name_are_given(tmp_path: Path) -> None:
 
 WRONG = {
     "the text of one choice": '{"question": "q", "choices": ["1", "2"], "label": 1}\n',
-    "none of the 2 choices": LIST % 2,
+    "not one of the 2 choices": LIST % 2,
     "3 choices, and the first question has 2": LIST % 0
     + '{"question": "r", "choices": ["a", "b", "c"], "label": 0}\n',
-    "is there twice": '{"question": "q", "choices": ["red", "red"], "label": 0}\n',
+    "occurs twice": '{"question": "q", "choices": ["red", "red"], "label": 0}\n',
     "1 choices": '{"question": "q", "choices": ["red"], "label": 0}\n',
     "is not a list": '{"question": "q", "choices": "red", "label": 0}\n',
     "choice_0": '{"question": "q", "choices": "red|green", "label": 0}\n',

@@ -110,7 +110,7 @@ def test_each_label_may_have_a_column(tmp_path: Path) -> None:
     task = loaded(path, "multi_label_classification", **settings)
     assert task.train.label_ids == ((1,), (0, 1), ())
     wrong = write(tmp_path / "b.tsv", "Tweet\tjoy\tanger\none\t1\t0\ntwo\t1\tyes\n")
-    with pytest.raises(DataError, match="line 3, column 'anger': 'yes' does not say"):
+    with pytest.raises(DataError, match="line 3, column 'anger': 'yes' is not a truth value"):
         loaded(wrong, "multi_label_classification", **settings)
     with pytest.raises(ConfigError, match="must be different columns"):
         loaded(path, "multi_label_classification", text_column="joy", label_column="joy,anger")

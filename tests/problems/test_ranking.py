@@ -120,20 +120,20 @@ WRONG = {
     "none of the 2 passages of this query is relevant": listed([0, 0]),
     "3 relevances for 2 passages": listed([0, 1, 1]),
     "1 relevances for 2 passages": listed([1]),
-    "2 is not the number of one of the 2 passages": listed(2),
+    "2 is not an index of the 2 passages": listed(2),
     "'blue' is not a number": listed("blue"),
     "the relevance -1 is below 0": listed([0, -1]),
     "an empty list": {"query": "q", "passages": [], "relevance": []},
-    "is no text and no list of texts": {"query": "q", "passages": 3, "relevance": 1},
+    "is neither a text nor a list of texts": {"query": "q", "passages": 3, "relevance": 1},
     "has the relevances 0 and 1": listed([0, 1], "red", "red"),
-    "nothing says which passages are relevant": {"query": "q", "passages": ["a", "b"]},
+    "there is no column of relevances": {"query": "q", "passages": ["a", "b"]},
     "empty": listed([0, 1], "red", " "),
 }
 
 
 @pytest.mark.parametrize("said", WRONG)
 def test_what_is_no_query_is_named(said: str, tmp_path: Path) -> None:
-    fine = {**listed([0, 1]), "query": "fine"} if "says which" not in said else {}
+    fine = {**listed([0, 1]), "query": "fine"} if "no column" not in said else {}
     path = write(tmp_path / "a.jsonl", rows(*([fine] if fine else []), WRONG[said]))
     with pytest.raises(DataError, match=rf"a.jsonl, line {1 + bool(fine)}, column '.*{said}"):
         loaded(path)

@@ -139,11 +139,11 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
             "label_column": "tags,intent",
             "problem_type": "token_classification,single_label_classification",
         },
-        "labels words: there is one such head at most, and it is the last",
+        "labels words: only the last head may",
     ),
     "a vector": (
         {"problem_type": "sentence_embedding,token_classification"},
-        "sentence_embedding shares no encoder with other heads",
+        "sentence_embedding cannot share an encoder with other heads",
     ),
     "a name": (
         {"problem_type": "in tent:single_label_classification,tags:token_classification"},
@@ -202,7 +202,7 @@ def test_tasks_by_commas_are_heads(monkeypatch: pytest.MonkeyPatch) -> None:
     assert mixed.of_head("kind").train == toy_task().train
     for tasks, said in (
         ("kind,pairs", "'pairs' reads a, b, and 'kind' text"),
-        ("tags,kind", "head 'tags' labels words: .* it is the last"),
+        ("tags,kind", "head 'tags' labels words: only the last head may"),
         ("kind,both", "'both' has several heads itself"),
     ):
         with pytest.raises(ConfigError, match=said):

@@ -21,7 +21,7 @@ BAD_VALUES: dict[str, tuple[str, dict[str, Any], str]] = {
         f"nothing to see {suffix}": (
             suffix,
             {"text": "\ufeff\u200b \x01", "label": "pos"},
-            "column 'text': .* no character that can be seen",
+            "column 'text': .* no visible character",
         )
         for suffix in READERS
     },

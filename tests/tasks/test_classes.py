@@ -31,7 +31,7 @@ ASKED: dict[str, tuple[list[Any], str]] = {
     "similarity": ([f"{row * 7 % 47 / 9.4:.2f}" for row in range(1000)], "47 .* in 1000 .*scores"),
     "tenths": ([f"{row % 11 / 10}" for row in range(1000)], "11 .* look like scores"),
     "decimal commas": ([f"{row % 30 / 10}".replace(".", ",") for row in range(99)], "scores"),
-    "prices": ([row * row for row in range(60)], "60 .* scores or numbers of rows"),
+    "prices": ([row * row for row in range(60)], "60 .* scores or row numbers"),
     "ids": ([f"id-{row}" for row in range(60)], "60 .* texts or names of rows"),
     "texts": ([f"a text of row {row % 58}" for row in range(60)], "58 .* texts or names of rows"),
 }

@@ -262,8 +262,8 @@ def test_lines_are_those_that_wc_counts(tmp_path: Path) -> None:
     ("name", "content", "columns", "said"),
     [
         ("texts.txt", "a\n", ("left", "right"), "a line holds one text.*left, right"),
-        ("texts.txt", "\n \n", ("text",), "holds no text"),
-        ("texts.csv", "text\n", ("text",), "holds no text"),
+        ("texts.txt", "\n \n", ("text",), "has no texts"),
+        ("texts.csv", "text\n", ("text",), "has no texts"),
         ("texts.csv", "txet\na\n", ("text",), "no column 'text'. Did you mean 'txet'"),
         ("texts.doc", "a", ("text",), "unknown suffix '.doc'"),
         ("texts.txt", "", ("text",), "the file is empty"),

@@ -127,7 +127,7 @@ def test_a_wrong_label_in_local_files(official_files: Path, name: str) -> None:
     lines[place] = end.join(cells)
     path.write_text("\n".join((header, *lines)) + "\n")
     has_numbers = row.problem_type in ("regression", "sentence_embedding")
-    wrong = "'x' is not a number" if has_numbers else "label 'x' is none"
+    wrong = "'x' is not a number" if has_numbers else "label 'x' is not one"
     with pytest.raises(DataError, match=rf"{path.name}, line \d+, column .*{wrong}"):
         row.load()
 

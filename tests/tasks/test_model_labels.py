@@ -78,7 +78,7 @@ def test_equal_names_say_and_record_nothing(caplog: pytest.LogCaptureFixture) ->
         (("1", "2"), ("a", "b", "c", "d"), None, "--label-map"),  # from 0 on, or from 1?
         (("bad", "good"), ("sad", "glad"), "goood=glad,bad=sad", "Did you mean 'good'"),
         (("bad", "good"), ("sad", "glad"), "good=gladd,bad=sad", "Did you mean 'glad'"),
-        (("bad", "good"), ("sad", "glad"), "good=glad", "nothing for 'bad'"),
+        (("bad", "good"), ("sad", "glad"), "good=glad", "lacks 'bad'"),
     ],
 )
 def test_labels_that_fit_no_model_are_refused(

@@ -86,10 +86,10 @@ WRONG: dict[str, tuple[Any, str]] = {
     "other text": ({"text": "Rome", "answer_start": 3}, "nowhere in the context"),
     "beyond": ({"text": "Paris", "answer_start": 99}, "at 99 is '', not 'Paris'"),
     "no text": ({"text": "", "answer_start": 0}, "an answer without text.*leave the list empty"),
-    "no number": ({"text": "Paris", "answer_start": "two"}, "'two' is no number of a character"),
-    "negative": ({"text": "Paris", "answer_start": -1}, "-1 is no number of a character"),
-    "no start": ({"text": "Paris"}, "is no answer with text and answer_start"),
-    "no answer": ("Paris", "'Paris' is no answer with text"),
+    "no number": ({"text": "Paris", "answer_start": "two"}, "'two' is not an index of a character"),
+    "negative": ({"text": "Paris", "answer_start": -1}, "-1 is not an index of a character"),
+    "no start": ({"text": "Paris"}, "is not an answer with text and answer_start"),
+    "no answer": ("Paris", "'Paris' is not an answer with text"),
 }
 
 
@@ -107,7 +107,7 @@ def test_a_text_instead_of_a_list_is_named(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     row = {"question": "Which?", "context": CONTEXT, "answers": "Paris"}
     path.write_text(json.dumps(row) + "\n", encoding="utf-8")
-    with pytest.raises(DataError, match=r"'Paris' is no list of answers.*answer,answer_start"):
+    with pytest.raises(DataError, match=r"'Paris' is not a list of answers.*answer,answer_start"):
         loaded(path, problem_type="question_answering")
 
 

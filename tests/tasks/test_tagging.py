@@ -108,7 +108,7 @@ def test_wrong_files_are_refused(case: str, tmp_path: Path) -> None:
 
 def test_a_type_that_was_never_trained_is_refused(tmp_path: Path) -> None:
     folder = write(write(tmp_path / "toy", "train"), "valid", "hi\nomaha", "O\nB-city")
-    with pytest.raises(DataError, match=r"seq\.in, line 2, .*'B-city' is none of the labels"):
+    with pytest.raises(DataError, match=r"seq\.in, line 2, .*'B-city' is not one of the labels"):
         load_tagging(folder)
 
 

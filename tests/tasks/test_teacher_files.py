@@ -128,7 +128,7 @@ def test_a_list_is_in_the_order_that_is_named(write: Any, tmp_path: Path) -> Non
     lists = [[0.75, 0.25], [0.0, 1.0]]
     rows = [{**row, "probabilities": own} for row, own in zip(SOFT, lists, strict=True)]
     path = write(tmp_path, rows)
-    with pytest.raises(ConfigError, match=r"order is not known\. Name the labels in their"):
+    with pytest.raises(ConfigError, match=r"order is unknown\. Give it, as --labels"):
         read(path)
     file = read(path, labels=("b", "a"))
     np.testing.assert_allclose(file.outputs, [[0.25, 0.75], [1, 0]])
@@ -202,7 +202,7 @@ def test_gold_labels(tmp_path: Path) -> None:
     # a label beside probabilities is the teacher's, unless `bertender score` wrote them
     labelled = [{**each, "label": "b"} for each in SOFT]
     assert read(json_lines(tmp_path, labelled)).gold == (NO_LABEL, NO_LABEL)
-    with pytest.raises(ConfigError, match="gold_column=label: it is the column that is learned"):
+    with pytest.raises(ConfigError, match="gold_column=label: it is the column of the teacher"):
         read(json_lines(tmp_path, [{"text": "x", "label": "a"}]), gold_column="label")
 
 
@@ -232,7 +232,7 @@ def test_a_folder_of_scored_parts(tmp_path: Path, caplog: pytest.LogCaptureFixtu
 
 
 BAD: Mapping[str, tuple[str, Any, str]] = {
-    "sum": (SINGLE, {"a": 0.5, "b": 0.6}, "the probabilities sum to 1.1, and must to 1 within"),
+    "sum": (SINGLE, {"a": 0.5, "b": 0.6}, "the probabilities sum to 1.1, and must sum to 1 within"),
     "zero": (SINGLE, {"a": 0, "b": 0}, "the probabilities sum to 0"),
     "negative": (SINGLE, {"a": -0.1, "b": 1.1}, "-0.1 is not a probability from 0 to 1"),
     "percent": (
@@ -242,8 +242,8 @@ BAD: Mapping[str, tuple[str, Any, str]] = {
     ),
     "nan": (SINGLE, {"a": math.nan, "b": 1}, "nan is not a finite number"),
     "text": (SINGLE, {"a": "sure", "b": 1}, "'sure' is not a finite number"),
-    "unknown": (SINGLE, {"a": 0.5, "c": 0.5}, "label 'c' is none of 'a', 'b'"),
-    "missing": (SINGLE, {"a": 1}, "no probability of 'b'. Write 0 where it has none"),
+    "unknown": (SINGLE, {"a": 0.5, "c": 0.5}, "label 'c' is not one of 'a', 'b'"),
+    "missing": (SINGLE, {"a": 1}, "no probability of 'b'. Write 0 if that is meant"),
     "null": (SETS, {"a": 1, "b": None}, "no probability of 'b'"),
     "one number": (SINGLE, 0.5, "0.5 is not a mapping or a list"),
     "no JSON": (SINGLE, "{a: 1}", "is not JSON"),
@@ -282,13 +282,18 @@ OTHER_ROWS: Mapping[str, tuple[str, Rows, dict[str, Any], str]] = {
         "all rows have confidence 0",
     ),
     "no votes": (SINGLE, [{"text": "x", "votes": []}], {}, "line 1, column 'votes': no votes"),
-    "counts of sets": (SETS, [{"text": "x", "votes": {"a": 2}}], {}, "counts by label do not say"),
+    "counts of sets": (
+        SETS,
+        [{"text": "x", "votes": {"a": 2}}],
+        {},
+        "counts by label lack the number",
+    ),
     "no counts": (SINGLE, [{"text": "x", "votes": {"a": 0}}], {}, "are not counts of votes"),
     "gold": (
         SINGLE,
         [{"text": "x", "label": "a", "gold": "c"}],
         {},
-        "column 'gold': label 'c' is none of 'a'",
+        "column 'gold': label 'c' is not one of 'a'",
     ),
     "length": (
         SINGLE,
@@ -296,7 +301,7 @@ OTHER_ROWS: Mapping[str, tuple[str, Rows, dict[str, Any], str]] = {
         {"labels": ("a", "b")},
         "1 probabilities for 2 labels",
     ),
-    "nothing": (SINGLE, [{"text": "x", "p": 1}], {}, "nothing to learn from: no column 'prob"),
+    "nothing": (SINGLE, [{"text": "x", "p": 1}], {}, "no outputs to learn from: no column 'prob"),
     "no text": (SINGLE, [{"review": "x", "label": "a"}], {}, "no column 'text'"),
     "two forms": (
         SINGLE,
@@ -333,8 +338,8 @@ def test_a_label_that_is_never_or_nearly_always_given_is_said(
 ) -> None:
     rows = [{"text": str(row), "probabilities": {"a": 0.9, "b": 0.1, "c": 0}} for row in range(20)]
     check_outputs(read(json_lines(tmp_path, rows)))
-    assert "no row is decided for 'b', 'c'" in caplog.text
-    assert "100.0 % of the rows are decided for 'a'" in caplog.text
+    assert "no row predicts 'b', 'c'" in caplog.text
+    assert "100.0 % of the rows predict 'a'" in caplog.text
     caplog.clear()
     check_outputs(read(json_lines(tmp_path, SOFT)))
     assert not caplog.text
@@ -344,7 +349,7 @@ def test_a_label_that_is_never_or_nearly_always_given_is_said(
 
 def test_a_text_that_is_not_there_is_refused(tmp_path: Path) -> None:
     file = read(json_lines(tmp_path, SOFT))
-    with pytest.raises(DataError, match=r"1 of the 2 texts .* not in it, first \('three',\)"):
+    with pytest.raises(DataError, match=r"lacks 1 of the 2 training texts, first \('three',\)"):
         file.of_texts([("one",), ("three",)])
 
 

@@ -290,7 +290,7 @@ def test_two_files_are_averaged_or_must_agree(few: Task, encoder: Path, tmp_path
     training = student.card.findings.training
     assert training is not None and training.unlabelled_left_out == {"agreement": 1}
     write_lines(other, others[:2])
-    with pytest.raises(DataError, match=r"1 of the 3 texts .* not in it, first \('third',\)"):
+    with pytest.raises(DataError, match=r"lacks 1 of the 3 training texts, first \('third',\)"):
         learned(rows, few, encoder, tmp_path, **settings)
 
 
