@@ -22,7 +22,7 @@ from bertender.core.config import Record
 from bertender.core.errors import BertenderError
 from bertender.problems import PROBLEMS
 from serve.config import BackendParameters
-from serve.door.engine import FAILED, Model, RefusedError
+from serve.door.engine import Code, Model, RefusedError
 from serve.door.http import connection_of
 from serve.door.http_bodies import json_response
 from serve.door.service import Door
@@ -104,7 +104,7 @@ class Page:
                 elif not name.endswith(CANDIDATE_SUFFIX):
                     known[key] = await asyncio.to_thread(self._about, model)
         except BertenderError as error:
-            raise RefusedError(FAILED, str(error)) from None
+            raise RefusedError(Code.FAILED, str(error)) from None
         self.known = known
         content = [each.model_dump(mode="json") for each in known.values()]
         return json_response(content, headers=HEADERS)

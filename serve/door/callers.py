@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bertender.core.errors import ConfigError
-from serve.door.engine import TOO_MANY, UNAUTHORIZED, RefusedError
+from serve.door.engine import Code, RefusedError
 
 logger = logging.getLogger(__name__)
 
@@ -50,7 +50,7 @@ class Key:
         self.since = now
         if self.balance < 0:
             raise RefusedError(
-                TOO_MANY,
+                Code.TOO_MANY,
                 f"the key {self.name!r} has used up its {rate:g} tokens a second. Send it again "
                 "later.",
                 retry_after_s=-self.balance / rate,
@@ -110,12 +110,13 @@ class Callers:
         self._read_again(self.file)
         if authorization is None or not authorization.lower().startswith(BEARER):
             raise RefusedError(
-                UNAUTHORIZED, "no key. Send the header Authorization: Bearer KEY with the request."
+                Code.UNAUTHORIZED,
+                "no key. Send the header Authorization: Bearer KEY with the request.",
             )
         sent = authorization[len(BEARER) :].strip()[:MOST_KEY_CHARACTERS]
         key = self.keys.get(digest(sent))
         if key is None:
-            raise RefusedError(UNAUTHORIZED, "the key is unknown.")
+            raise RefusedError(Code.UNAUTHORIZED, "the key is unknown.")
         key.admit(self.clock())
         return Caller(key.name, key)
 

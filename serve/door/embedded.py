@@ -23,13 +23,7 @@ from serve.backend.metrics import METRIC_FAMILIES, Series
 from serve.backend.worker import HEAD, ITSELF, content_of, frame
 from serve.config import SERVED_RUNTIMES, STANDARD_OUTPUT, BackendParameters, ServeConfig
 from serve.door.engine import (
-    CANCELLED,
-    FAILED,
-    INVALID,
-    LATE,
     RETRY_AFTER_S,
-    UNAVAILABLE,
-    UNKNOWN,
     Code,
     Engine,
     InferRequest,
@@ -45,11 +39,11 @@ from serve.server.installation import QUIET_AND_LIGHT
 from serve.wire import CANDIDATE_SUFFIX, Tensor
 
 OF_BACKEND: Mapping[str, Code] = {
-    "INVALID_ARG": INVALID,
-    "INTERNAL": FAILED,
-    "CANCELLED": CANCELLED,
-    "LATE": LATE,
-    "UNAVAILABLE": UNAVAILABLE,
+    "INVALID_ARG": Code.INVALID,
+    "INTERNAL": Code.FAILED,
+    "CANCELLED": Code.CANCELLED,
+    "LATE": Code.LATE,
+    "UNAVAILABLE": Code.UNAVAILABLE,
 }
 """Codes of the backend's refusals."""
 STOP_S = 10.0
@@ -182,7 +176,7 @@ class EmbeddedEngine(Engine):
         if request.number not in worker.unsent:
             worker.send(request.number, {"abandon": request.number})
         elif not (future := worker.waiting.pop(request.number)).done():
-            future.set_exception(RefusedError(CANCELLED, "the client has gone"))
+            future.set_exception(RefusedError(Code.CANCELLED, "the client has gone"))
 
     async def repository(self) -> Sequence[ModelState]:
         return [
@@ -193,11 +187,11 @@ class EmbeddedEngine(Engine):
     async def load(self, model: str) -> None:
         known = {each.parent.name for each in self.folder.glob(f"*/{CONFIG_NAME}")}
         if model not in known:  # a folder elsewhere is not one
-            raise RefusedError(UNKNOWN, f"the repository has no model {model!r}.")
+            raise RefusedError(Code.UNKNOWN, f"the repository has no model {model!r}.")
         try:
             fresh = await self._open(model)
         except ServingError as error:
-            raise RefusedError(INVALID, str(error)) from None
+            raise RefusedError(Code.INVALID, str(error)) from None
         former, self.processes[model] = self.processes.get(model), fresh
         self.unloaded.discard(model)
         if former is not None:

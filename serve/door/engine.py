@@ -5,38 +5,32 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any
 
 from serve.config import BackendParameters
 from serve.wire import Tensor
 
 
-@dataclass(frozen=True)
-class Code:
-    """A kind of refusal, in each protocol."""
+class Code(Enum):
+    """A kind of refusal: its status in HTTP and gRPC, and its outcome in logs and metrics."""
 
-    http_status: int
-    grpc_status: str
-    """Name of a grpc.StatusCode."""
-    outcome: str
-    """In the access log and the metrics."""
+    INVALID = 400, "INVALID_ARGUMENT", "invalid"
+    UNAUTHORIZED = 401, "UNAUTHENTICATED", "unauthorized"
+    FORBIDDEN = 403, "PERMISSION_DENIED", "forbidden"
+    UNKNOWN = 404, "NOT_FOUND", "unknown"
+    TOO_LARGE = 413, "RESOURCE_EXHAUSTED", "too_large"
+    TOO_MANY = 429, "RESOURCE_EXHAUSTED", "rate_limited"
+    CANCELLED = 499, "CANCELLED", "cancelled"
+    FAILED = 500, "INTERNAL", "failed"
+    UNSUPPORTED = 501, "UNIMPLEMENTED", "unsupported"
+    UNAVAILABLE = 503, "UNAVAILABLE", "unavailable"
+    LATE = 504, "DEADLINE_EXCEEDED", "late"
 
-
-INVALID = Code(400, "INVALID_ARGUMENT", "invalid")
-UNAUTHORIZED = Code(401, "UNAUTHENTICATED", "unauthorized")
-FORBIDDEN = Code(403, "PERMISSION_DENIED", "forbidden")
-UNKNOWN = Code(404, "NOT_FOUND", "unknown")
-TOO_LARGE = Code(413, "RESOURCE_EXHAUSTED", "too_large")
-TOO_MANY = Code(429, "RESOURCE_EXHAUSTED", "rate_limited")
-CANCELLED = Code(499, "CANCELLED", "cancelled")
-FAILED = Code(500, "INTERNAL", "failed")
-UNSUPPORTED = Code(501, "UNIMPLEMENTED", "unsupported")
-UNAVAILABLE = Code(503, "UNAVAILABLE", "unavailable")
-LATE = Code(504, "DEADLINE_EXCEEDED", "late")
-CODES = (
-    *(INVALID, UNAUTHORIZED, FORBIDDEN, UNKNOWN, TOO_LARGE, TOO_MANY),
-    *(CANCELLED, FAILED, UNSUPPORTED, UNAVAILABLE, LATE),
-)
+    def __init__(self, http_status: int, grpc_status: str, outcome: str) -> None:
+        self.http_status = http_status
+        self.grpc_status = grpc_status
+        self.outcome = outcome
 
 
 OK = "ok"
@@ -58,7 +52,7 @@ class RefusedError(Exception):
 def away() -> RefusedError:
     """Return the refusal of a request while the engine restarts."""
     reason = "the model server is being restarted. Send the request again later."
-    return RefusedError(UNAVAILABLE, reason, RETRY_AFTER_S)
+    return RefusedError(Code.UNAVAILABLE, reason, RETRY_AFTER_S)
 
 
 @dataclass(frozen=True)
@@ -141,7 +135,7 @@ class Engine(ABC):
         """Return the outputs of a request.
 
         Raises:
-            RefusedError: it has no outputs; UNAVAILABLE while the process behind it is away.
+            RefusedError: it has no outputs; Code.UNAVAILABLE while the process behind it is away.
         """
 
     @abstractmethod
@@ -167,7 +161,7 @@ class Engine(ABC):
 
     async def repository(self) -> Sequence[ModelState]:
         """Return the versions of the models in the repository, for holders of the admin token."""
-        raise RefusedError(UNSUPPORTED, NO_REPOSITORY)
+        raise RefusedError(Code.UNSUPPORTED, NO_REPOSITORY)
 
     async def load(self, model: str) -> None:
         """Load a model from its folder, for holders of the admin token.
@@ -175,11 +169,11 @@ class Engine(ABC):
         Raises:
             RefusedError: it does not load; the message has the reason.
         """
-        raise RefusedError(UNSUPPORTED, NO_REPOSITORY)
+        raise RefusedError(Code.UNSUPPORTED, NO_REPOSITORY)
 
     async def unload(self, model: str) -> None:
         """Unload a model, also for restarts, for holders of the admin token."""
-        raise RefusedError(UNSUPPORTED, NO_REPOSITORY)
+        raise RefusedError(Code.UNSUPPORTED, NO_REPOSITORY)
 
     async def metrics(self) -> str:
         """Return the engine's own metrics in Prometheus's format."""

@@ -28,7 +28,7 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from tritonclient.grpc import model_config_pb2, service_pb2
 
 from bertender.core.errors import ServingError
-from serve.door.engine import FAILED, LATE, UNSUPPORTED, Code, Model, RefusedError
+from serve.door.engine import Code, Model, RefusedError
 from serve.door.requests import (
     BINARY_SIZE,
     INPUT_PARAMETERS,
@@ -180,7 +180,7 @@ class Arrivals:
                 if self._calls > self.at_once:  # others wait for its place
                     break
             if not reading.done() or reading.cancelled():
-                raise RefusedError(LATE, "the message of the call did not come in time.")
+                raise RefusedError(Code.LATE, "the message of the call did not come in time.")
             if (content := reading.result()) is grpc.aio.EOF:
                 raise invalid("the call has no message.")
             return bytes(content)
@@ -223,7 +223,7 @@ def _unary(name: str, method: Method, arrivals: Arrivals, door: Door) -> Any:
             status, reason = _status(error.code), error.reason
         except Exception:
             logger.exception("%s failed", name)
-            status, reason = _status(FAILED), FAILURE
+            status, reason = _status(Code.FAILED), FAILURE
         return await context.abort(status, reason)
 
     return grpc.stream_unary_rpc_method_handler(
@@ -237,7 +237,7 @@ def _status(code: Code) -> grpc.StatusCode:
 
 async def _no_stream(contents: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
     reason = "streams are not served. Send each request with ModelInfer."
-    await context.abort(_status(UNSUPPORTED), reason)
+    await context.abort(_status(Code.UNSUPPORTED), reason)
     yield b""
 
 
@@ -349,7 +349,7 @@ class Service:
 
     async def closed(self, name: str, request: Any, context: Any) -> Any:
         self._check_admin(context)
-        raise RefusedError(UNSUPPORTED, f"{name} is not served here.")
+        raise RefusedError(Code.UNSUPPORTED, f"{name} is not served here.")
 
     async def _model(self, request: Any, context: Any) -> Model:
         self._check_key(context)

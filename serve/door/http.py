@@ -27,7 +27,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from serve.door.engine import FAILED, FORBIDDEN, UNAVAILABLE, UNSUPPORTED, Model, RefusedError
+from serve.door.engine import Code, Model, RefusedError
 from serve.door.http_bodies import (
     HEADER_LENGTH,
     ClientGoneError,
@@ -119,7 +119,7 @@ class LocalNamesOnly:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and is_foreign(Headers(scope=scope).get("host", "")):
             error = RefusedError(
-                FORBIDDEN,
+                Code.FORBIDDEN,
                 "this server answers only by the names of this machine. Ask it as localhost, or "
                 "start it with --api-keys, or with --behind-proxy where a proxy has another name.",
             )
@@ -191,7 +191,7 @@ def connection_of(scope: Scope, door: Door) -> str:
 def refusal(error: RefusedError) -> Response:
     """Return the response to a request that is refused."""
     headers = {}
-    if error.retry_after_s is not None or error.code == UNAVAILABLE:
+    if error.retry_after_s is not None or error.code == Code.UNAVAILABLE:
         headers["retry-after"] = str(max(1, math.ceil(error.retry_after_s or 0)))
     if error.code.http_status == 401:
         headers["www-authenticate"] = "Bearer"
@@ -207,7 +207,7 @@ async def _not_there(request: Request, error: Exception) -> Response:
 
 async def _failed(request: Request, error: Exception) -> Response:
     logger.error("%s failed", request.url.path, exc_info=error)
-    return json_response({"error": FAILURE}, FAILED.http_status)
+    return json_response({"error": FAILURE}, Code.FAILED.http_status)
 
 
 class Metadata:
@@ -288,7 +288,7 @@ class Infer:
             response = refusal(error)
         except Exception:
             logger.exception("request %s failed", visit.number)
-            response = json_response({"error": FAILURE}, FAILED.http_status)
+            response = json_response({"error": FAILURE}, Code.FAILED.http_status)
         await response(scope, receive, send)
 
     async def _response(self, visit: Visit, scope: Scope, receive: Receive) -> Response:
@@ -382,7 +382,7 @@ class Admin:
 
     async def closed(self, request: Request) -> Response:
         self.door.check_admin(request.headers.get(ADMIN_HEADER))
-        raise RefusedError(UNSUPPORTED, f"{request.url.path} is not served here.")
+        raise RefusedError(Code.UNSUPPORTED, f"{request.url.path} is not served here.")
 
     async def _body(self, request: Request, kind: type[msgspec.Struct]) -> Any:
         self.door.check_admin(request.headers.get(ADMIN_HEADER))

@@ -24,7 +24,7 @@ from starlette.datastructures import Headers
 from starlette.responses import Response
 from starlette.types import Receive
 
-from serve.door.engine import CANCELLED, TOO_LARGE, Model, RefusedError
+from serve.door.engine import Code, Model, RefusedError
 from serve.door.requests import (
     BINARY_SIZE,
     INPUT_PARAMETERS,
@@ -49,7 +49,7 @@ class ClientGoneError(RefusedError):
     """The client has closed the connection: nobody reads a response."""
 
     def __init__(self) -> None:
-        super().__init__(CANCELLED, "the client has gone")
+        super().__init__(Code.CANCELLED, "the client has gone")
 
 
 @asynccontextmanager
@@ -102,7 +102,7 @@ async def body_of(
 
 def _too_large(size: str, most_bytes: int) -> RefusedError:
     return RefusedError(
-        TOO_LARGE,
+        Code.TOO_LARGE,
         f"the body has {size}, allowed {most_bytes}. Send fewer or shorter texts in a request.",
     )
 

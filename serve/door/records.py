@@ -36,7 +36,7 @@ from prometheus_client import (
 
 from bertender.core.errors import ConfigError
 from serve.config import STANDARD_OUTPUT
-from serve.door.engine import CANCELLED, CODES, FAILED, OK, UNAUTHORIZED, RefusedError
+from serve.door.engine import OK, Code, RefusedError
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace.export import SpanExporter
@@ -131,7 +131,7 @@ class Records:
         )
         for protocol in PROTOCOLS:  # all series start at 0
             self.seconds.labels(protocol)
-            for outcome in (OK, *(code.outcome for code in CODES)):
+            for outcome in (OK, *(code.outcome for code in Code)):
                 self.requests.labels(protocol, outcome)
         self._logged_unauthorized = -UNAUTHORIZED_LINE_S
         self.log = None if access_log is None else AccessLog(access_log, self.lost_lines)
@@ -163,10 +163,10 @@ class Records:
             visit.outcome = error.code.outcome
             raise
         except Exception:
-            visit.outcome = FAILED.outcome
+            visit.outcome = Code.FAILED.outcome
             raise
         except BaseException:  # asyncio's CancelledError
-            visit.outcome = CANCELLED.outcome
+            visit.outcome = Code.CANCELLED.outcome
             raise
         finally:
             self.under_way.dec()
@@ -179,7 +179,7 @@ class Records:
             self.seconds.labels(visit.protocol).observe(seconds)
             self.texts.inc(visit.texts)
             self.tokens.labels(visit.key or "").inc(visit.tokens)
-        if self.log is not None and (visit.outcome != UNAUTHORIZED.outcome or self._may_log()):
+        if self.log is not None and (visit.outcome != Code.UNAUTHORIZED.outcome or self._may_log()):
             self.log.write(visit, seconds)
         if self.traces is not None:
             self.traces.note(visit, seconds)
@@ -266,7 +266,7 @@ TRACES_VARIABLES = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_EN
 """Variables that turn traces on."""
 PARENT_HEADERS = ("traceparent", "tracestate")
 """Headers of https://www.w3.org/TR/trace-context/."""
-ERROR_OUTCOMES = {code.outcome for code in CODES if code.http_status >= 500}
+ERROR_OUTCOMES = {code.outcome for code in Code if code.http_status >= 500}
 
 
 CLOSE_TRACES_S = 2.0

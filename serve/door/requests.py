@@ -14,7 +14,7 @@ from itertools import chain
 from typing import Any
 
 from bertender.core.errors import DataError
-from serve.door.engine import INVALID, InferRequest, Model, RefusedError
+from serve.door.engine import Code, InferRequest, Model, RefusedError
 from serve.wire import (
     BYTES,
     MOST_PASSAGES,
@@ -48,7 +48,7 @@ BINARY_SIZE = "binary_data_size"
 
 def invalid(reason: str) -> RefusedError:
     """Return the refusal of an invalid request."""
-    return RefusedError(INVALID, reason)
+    return RefusedError(Code.INVALID, reason)
 
 
 def shown(value: object) -> str:

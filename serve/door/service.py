@@ -14,15 +14,7 @@ from ipaddress import ip_address
 from pathlib import Path
 
 from serve.door.callers import Caller, Callers
-from serve.door.engine import (
-    FORBIDDEN,
-    RETRY_AFTER_S,
-    UNAVAILABLE,
-    UNKNOWN,
-    Engine,
-    Model,
-    RefusedError,
-)
+from serve.door.engine import RETRY_AFTER_S, Code, Engine, Model, RefusedError
 from serve.door.records import Records, Visit, traces_to
 from serve.door.requests import Asked, bytes_read, invalid, shown, too_long
 from serve.wire import ADMIN_HEADER, Tensor
@@ -133,10 +125,10 @@ class Door:
         model = models.get(name)
         if model is None:
             known = ", ".join(models) or "none"
-            raise RefusedError(UNKNOWN, f"no model {shown(name)}. Known: {known}.")
+            raise RefusedError(Code.UNKNOWN, f"no model {shown(name)}. Known: {known}.")
         if version not in ("", model.version):
             reason = f"no version {shown(version)} of {name!r}. Known: {model.version}."
-            raise RefusedError(UNKNOWN, reason)
+            raise RefusedError(Code.UNKNOWN, reason)
         return model
 
     def connection(self, own: str, forwarded: Sequence[str]) -> str:
@@ -175,7 +167,7 @@ class Door:
             most += most // 4
         if size > 0 and self.held_bytes + size > most:
             raise RefusedError(
-                UNAVAILABLE,
+                Code.UNAVAILABLE,
                 f"the bodies of requests take {self.held_bytes} bytes already. Send it later.",
                 retry_after_s=RETRY_AFTER_S,
             )
@@ -186,7 +178,7 @@ class Door:
         own = self.settings.admin_token
         if own is None or not hmac.compare_digest((token or "").encode(), own.encode()):
             raise RefusedError(
-                FORBIDDEN,
+                Code.FORBIDDEN,
                 f"restricted: only who has the token of --admin-token-file (header {ADMIN_HEADER}) "
                 "may do this.",
             )
@@ -216,7 +208,7 @@ class Door:
             self.engine.abandon(asked.request)
             raise
         except RefusedError as error:
-            if error.code is UNAVAILABLE and caller.key is not None:
+            if error.code is Code.UNAVAILABLE and caller.key is not None:
                 caller.key.charge(-visit.tokens)  # nothing ran: it can be sent again
             raise
 

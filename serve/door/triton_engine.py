@@ -26,13 +26,7 @@ from tritonclient.grpc import service_pb2_grpc
 from bertender.core.errors import ConfigError, ServingError
 from serve.config import TRITON_SCHEME, BackendParameters, ServeConfig
 from serve.door.engine import (
-    CANCELLED,
-    FAILED,
-    INVALID,
-    LATE,
     RETRY_AFTER_S,
-    UNAVAILABLE,
-    UNKNOWN,
     Code,
     Engine,
     InferRequest,
@@ -65,12 +59,12 @@ CHANNEL = (
     ("grpc.keepalive_time_ms", 2**31 - 1),
 )
 CODES: Mapping[grpc.StatusCode, Code] = {
-    grpc.StatusCode.INVALID_ARGUMENT: INVALID,
-    grpc.StatusCode.NOT_FOUND: UNKNOWN,
-    grpc.StatusCode.CANCELLED: CANCELLED,
-    grpc.StatusCode.DEADLINE_EXCEEDED: LATE,
-    grpc.StatusCode.ALREADY_EXISTS: LATE,  # in the backend's words
-    grpc.StatusCode.UNAVAILABLE: UNAVAILABLE,
+    grpc.StatusCode.INVALID_ARGUMENT: Code.INVALID,
+    grpc.StatusCode.NOT_FOUND: Code.UNKNOWN,
+    grpc.StatusCode.CANCELLED: Code.CANCELLED,
+    grpc.StatusCode.DEADLINE_EXCEEDED: Code.LATE,
+    grpc.StatusCode.ALREADY_EXISTS: Code.LATE,  # in the backend's words
+    grpc.StatusCode.UNAVAILABLE: Code.UNAVAILABLE,
 }
 """Other statuses of Triton are failures."""
 RESTRICTED = "This protocol is restricted"
@@ -192,13 +186,13 @@ class AskedTriton(Engine):
             raise away() from None
 
     def _refusal(self, error: grpc.aio.AioRpcError) -> RefusedError:
-        code, reason = CODES.get(error.code(), FAILED), error.details() or str(error.code())
-        if code is not UNAVAILABLE:
+        code, reason = CODES.get(error.code(), Code.FAILED), error.details() or str(error.code())
+        if code is not Code.UNAVAILABLE:
             return RefusedError(code, reason)
         is_connected = self.channel is not None and (
             self.channel.get_state() is grpc.ChannelConnectivity.READY
         )
-        return RefusedError(UNAVAILABLE, reason, RETRY_AFTER_S) if is_connected else away()
+        return RefusedError(Code.UNAVAILABLE, reason, RETRY_AFTER_S) if is_connected else away()
 
     async def _states(self) -> Sequence[ModelState]:
         index = await self._answer(self.stub.RepositoryIndex, messages.RepositoryIndexRequest())

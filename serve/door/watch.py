@@ -18,7 +18,7 @@ import numpy as np
 from prometheus_client import CollectorRegistry, Counter, generate_latest
 
 from bertender.core.errors import BertenderError
-from serve.door.engine import FAILED, Engine, InferRequest, Model, ModelState, RefusedError, away
+from serve.door.engine import Code, Engine, InferRequest, Model, ModelState, RefusedError, away
 from serve.wire import CANDIDATE_SUFFIX, WATCH_CALLER, Tensor
 
 logger = logging.getLogger(__name__)
@@ -250,7 +250,7 @@ class WatchedEngine(Engine):
         try:
             outputs = await self.engine.infer(request)
         except RefusedError as error:
-            if error.code is not FAILED:
+            if error.code is not Code.FAILED:
                 self.silent_s[request.model] = 0.0
             elif error.reason.startswith(STUB_GONE):
                 raise away() from None
@@ -290,7 +290,7 @@ def _is_well(question: asyncio.Task[tuple[Tensor, ...]]) -> bool:
     """Return whether an answer is a prediction, or a refusal such as of a full queue."""
     error = question.exception()
     if isinstance(error, RefusedError):
-        return error.code is not FAILED
+        return error.code is not Code.FAILED
     if error is not None:
         logger.error("the watch's probe failed", exc_info=error)
     return error is None

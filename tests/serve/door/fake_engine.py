@@ -12,15 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from serve.door.engine import (
-    INVALID,
-    UNAVAILABLE,
-    Engine,
-    InferRequest,
-    Model,
-    ModelState,
-    RefusedError,
-)
+from serve.door.engine import Code, Engine, InferRequest, Model, ModelState, RefusedError
 from serve.door.grpc_front import grpc_server, listen
 from serve.door.http import http_app, metrics_app
 from serve.door.http_server import http_server
@@ -81,7 +73,7 @@ class FakeEngine(Engine):
         self.requests.append(request)
         texts = [text.decode() for text in request.inputs[0].array().reshape(-1)]
         if BUSY in texts:
-            raise RefusedError(UNAVAILABLE, "the queue is full", retry_after_s=2.5)
+            raise RefusedError(Code.UNAVAILABLE, "the queue is full", retry_after_s=2.5)
         if BREAK in texts:
             raise RuntimeError("a bad day")
         if HOLD in texts:
@@ -111,7 +103,7 @@ class FakeEngine(Engine):
 
     async def load(self, model: str) -> None:
         if model not in self.served:
-            raise RefusedError(INVALID, f"failed to load {model!r}")
+            raise RefusedError(Code.INVALID, f"failed to load {model!r}")
         self.loaded.append(model)
 
     async def unload(self, model: str) -> None:

@@ -14,7 +14,7 @@ from bertender.core.errors import ConfigError
 from serve.client.endpoint import Endpoint
 from serve.door import callers
 from serve.door.callers import Callers, new_key, read_keys
-from serve.door.engine import TOO_MANY, UNAUTHORIZED, RefusedError
+from serve.door.engine import Code, RefusedError
 from tests.serve.door.fake_engine import BUSY, RunningDoor, running_door
 from tests.serve.door.raw_http import Answer, body, exchange, get, post
 
@@ -100,7 +100,7 @@ def test_a_limit_in_tokens_a_second() -> None:
     found.caller(header, "a").key.charge(120)  # type: ignore[union-attr]
     with pytest.raises(RefusedError, match="50 tokens a second") as refused:
         found.caller(header, "a")
-    assert refused.value.code == TOO_MANY
+    assert refused.value.code == Code.TOO_MANY
     assert refused.value.retry_after_s == pytest.approx(1.4)
     now[0] += 1.5
     assert found.caller(header, "a").name == "reader"
@@ -145,7 +145,7 @@ def test_a_changed_file_is_read_again(keys: tuple[Path, str]) -> None:
     assert found.caller(f"Bearer {other}", "a").name == "writer"
     with pytest.raises(RefusedError) as refused:
         found.caller(f"Bearer {key}", "a")
-    assert refused.value.code == UNAUTHORIZED
+    assert refused.value.code == Code.UNAUTHORIZED
     file.unlink()
     now[0] += 2
     assert found.caller(f"Bearer {other}", "a").name == "writer", "the keys of before"

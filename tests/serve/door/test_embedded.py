@@ -18,7 +18,7 @@ from bertender.models.classifier import Classifier
 from bertender.text.batch import Example
 from serve.config import ServeConfig
 from serve.door.embedded import EmbeddedEngine
-from serve.door.engine import CANCELLED, INVALID, UNAVAILABLE, UNKNOWN, InferRequest, RefusedError
+from serve.door.engine import Code, InferRequest, RefusedError
 from serve.repository import write_repository
 from serve.wire import Tensor, to_arrays
 
@@ -87,7 +87,7 @@ def test_one_request_is_refused_and_the_others_are_not(alone: Path) -> None:
         results = await asyncio.gather(
             engine.infer(long), engine.infer(request_of(("saw",))), return_exceptions=True
         )
-        assert isinstance(results[0], RefusedError) and results[0].code is INVALID
+        assert isinstance(results[0], RefusedError) and results[0].code is Code.INVALID
         assert results[0].reason.startswith("row 0 has more than 20 tokens")
         assert isinstance(results[1], tuple)
 
@@ -109,7 +109,7 @@ def test_a_model_is_loaded_again_while_requests_come(alone: Path) -> None:
         for name in ("nobody", "..", "../models/classifier", str(alone / "classifier")):
             with pytest.raises(RefusedError) as refused:
                 await engine.load(name)
-            assert refused.value.code is UNKNOWN
+            assert refused.value.code is Code.UNKNOWN
 
     while_running(alone, use)
 
@@ -124,7 +124,7 @@ def test_the_death_of_a_process_is_told_and_its_requests_are_refused(alone: Path
         assert await engine.died() == "the process of model 'classifier' ended, status -9"
         with pytest.raises(RefusedError) as refused:
             await asked
-        assert refused.value.code is UNAVAILABLE and not engine.is_ready()
+        assert refused.value.code is Code.UNAVAILABLE and not engine.is_ready()
         await engine.kill()
         await engine.start()
         assert await engine.infer(request_of(("saw",)))
@@ -163,7 +163,7 @@ def test_what_a_process_cannot_take_yet_waits_and_is_not_sent_once_it_is_abandon
         os.kill(worker.process.pid, signal.SIGCONT)
         *refused, last = await asyncio.gather(*asked, return_exceptions=True)
         assert isinstance(last, tuple)
-        cancelled = [getattr(each, "code", None) is CANCELLED for each in refused]
+        cancelled = [getattr(each, "code", None) is Code.CANCELLED for each in refused]
         assert sum(cancelled) > 150, "the others were in the socket"
         assert not worker.unsent and not worker.waiting
 

@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tritonclient.grpc import service_pb2
 
-from serve.door.engine import INVALID, Model, RefusedError
+from serve.door.engine import Code, Model, RefusedError
 from serve.door.grpc_front import draft_of
 from serve.door.http_bodies import read_request, write_response
 from serve.door.requests import Asked, bytes_read, checked
@@ -83,7 +83,7 @@ def taken(body: bytes, header_length: str | None, model: Model) -> Asked | None:
     try:
         asked = checked(read_request(body, header_length), model, 1, "me", is_http=True)
     except RefusedError as error:
-        assert error.code == INVALID and 0 < len(error.reason) < 600
+        assert error.code == Code.INVALID and 0 < len(error.reason) < 600
         return None
     check_sound(asked, model)
     return asked
@@ -199,7 +199,7 @@ def test_mutated_messages_over_grpc(edits: list[tuple[int, int, bytes]]) -> None
     try:
         asked = checked(draft_of(request), SINGLE, 1, "me", is_http=False)
     except RefusedError as error:
-        assert error.code == INVALID and 0 < len(error.reason) < 600
+        assert error.code == Code.INVALID and 0 < len(error.reason) < 600
     else:
         check_sound(asked, SINGLE)
         assert edits or asked.request.truncate

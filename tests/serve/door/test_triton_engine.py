@@ -16,7 +16,7 @@ from tritonclient.grpc import service_pb2_grpc
 from bertender.core.artifact import Artifact
 from bertender.models.classifier import Classifier
 from serve.config import ServeConfig
-from serve.door.engine import INVALID, UNAVAILABLE, InferRequest, RefusedError
+from serve.door.engine import Code, InferRequest, RefusedError
 from serve.door.triton_engine import TritonEngine
 from serve.repository import write_repository
 from serve.server.triton_process import Triton
@@ -61,13 +61,13 @@ def test_it_answers_dies_and_starts_again(onnx_artifact: Artifact, local: Classi
         np.testing.assert_allclose(outputs["LOGITS"].array()[0], expected, atol=1e-5)
         with pytest.raises(RefusedError, match=r"row 0 .*UTF-8") as refused:
             await engine.infer(request_of(b"\xff"))
-        assert refused.value.code is INVALID
+        assert refused.value.code is Code.INVALID
         assert "nv_inference_count" in await engine.metrics()
         await engine.kill()
         assert "status 71: the server does not answer" in await engine.died()
         with pytest.raises(RefusedError, match="being restarted") as away:
             await engine.infer(request_of(b"apple saw"))
-        assert away.value.code is UNAVAILABLE
+        assert away.value.code is Code.UNAVAILABLE
         await engine.start()
         assert await engine.infer(request_of(b"apple saw", truncate=True, timeout_ms=999.5))
 

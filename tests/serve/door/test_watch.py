@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from bertender.core.errors import ServingError
-from serve.door.engine import FAILED, UNAVAILABLE, Engine, InferRequest, Model, RefusedError
+from serve.door.engine import Code, Engine, InferRequest, Model, RefusedError
 from serve.door.watch import Patience, WatchedEngine
 from serve.wire import CANDIDATE_SUFFIX, WATCH_CALLER, Tensor
 
@@ -134,7 +134,7 @@ def test_models_are_known_while_what_runs_them_is_away() -> None:
         assert {*await engine.models()} == {"m"}
         with pytest.raises(RefusedError) as refused:
             await engine.infer(request_of("other"))
-        assert refused.value.code is UNAVAILABLE
+        assert refused.value.code is Code.UNAVAILABLE
         await engine.stop()
 
     asyncio.run(run())
@@ -170,7 +170,7 @@ def test_one_that_answers_others_does_not_hang() -> None:
     asyncio.run(run())
 
 
-@pytest.mark.parametrize(("code", "ready"), [(UNAVAILABLE, True), (FAILED, False)])
+@pytest.mark.parametrize(("code", "ready"), [(Code.UNAVAILABLE, True), (Code.FAILED, False)])
 def test_a_full_queue_is_an_answer_and_a_failure_is_not_ready(code: object, ready: bool) -> None:
     async def run() -> None:
         fake = Fake()
@@ -193,10 +193,10 @@ def test_one_that_fails_at_everything_is_started_again() -> None:
         fake = Fake()
         engine = watched(fake)
         await engine.start()
-        fake.refusal = RefusedError(FAILED, "Stub process 'classifier_0_0' is not healthy.")
+        fake.refusal = RefusedError(Code.FAILED, "Stub process 'classifier_0_0' is not healthy.")
         with pytest.raises(RefusedError) as refused:
             await engine.infer(request_of("other"))
-        assert refused.value.code is UNAVAILABLE, "others may send it again"
+        assert refused.value.code is Code.UNAVAILABLE, "others may send it again"
         await until(lambda: fake.starts == 2)
         fake.refusal = None
         await until(lambda: engine.ready)
