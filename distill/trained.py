@@ -37,7 +37,7 @@ from bertender.tasks.task import Split, Task
 from bertender.text.tokenizer import save_tokenizer
 from bertender.training.config import JudgedConfig, TrainingConfig
 from bertender.training.examples import length_findings
-from bertender.training.heads import output_layer
+from bertender.training.heads.numbers import output_layer
 
 logger = logging.getLogger(__name__)
 

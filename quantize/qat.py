@@ -32,7 +32,8 @@ from bertender.models.onnx_session import FEWER_BITS, ONNX_NAME
 from bertender.models.runtimes import saturates
 from bertender.text.tokenizer import load_tokenizer
 from bertender.training.examples import TensorBatch, TokenDataset, token_dataset
-from bertender.training.heads import PREDICTING, head_of
+from bertender.training.heads import head_of
+from bertender.training.heads.head import PREDICTING
 from bertender.training.loop import TrainingReport, train, training_findings
 from bertender.training.steps import LossParts
 from quantize.context import QuantizationContext, Writer, Written

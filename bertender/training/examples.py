@@ -27,7 +27,8 @@ from bertender.problems import PROBLEMS
 from bertender.tasks.task import Split, Task
 from bertender.text.tokenizer import longest_input
 from bertender.text.windows import WINDOW_TOKENS, WINDOWS, windows_of
-from bertender.training.heads import ROWS, head_of
+from bertender.training.heads import head_of
+from bertender.training.heads.head import ROWS
 
 logger = logging.getLogger(__name__)
 

@@ -40,7 +40,8 @@ from bertender.training.checkpoint import (
 )
 from bertender.training.config import LAST_EPOCH, Keeping, TrainingConfig, computes_in_bf16
 from bertender.training.examples import TokenDataset
-from bertender.training.heads import SPREAD, exact_numbers
+from bertender.training.heads.head import SPREAD
+from bertender.training.heads.numbers import exact_numbers
 from bertender.training.optimizers import (
     NO_RATES,
     OPTIMIZERS,

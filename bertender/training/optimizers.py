@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
 from bertender.training.config import TrainingConfig
-from bertender.training.heads import output_layer
+from bertender.training.heads.numbers import output_layer
 
 logger = logging.getLogger(__name__)
 

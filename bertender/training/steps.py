@@ -22,8 +22,7 @@ from bertender.text.batch import BatchLimits, BatchPlan, Bounded
 from bertender.training.checkpoint import SafeCheckpoints
 from bertender.training.config import TrainingConfig
 from bertender.training.examples import TensorBatch, TokenDataset
-from bertender.training.heads import parts_of_a_batch
-from bertender.training.heads.head import LEAST_WEIGHT, Part
+from bertender.training.heads.head import LEAST_WEIGHT, Part, parts_of_a_batch
 
 LossParts = Mapping[str, torch.Tensor]
 

@@ -17,7 +17,7 @@ from bertender.core.errors import ModelError
 from bertender.metrics.targets import is_labelled
 from bertender.training.config import LAST_EPOCH, TrainingConfig, computes_in_bf16
 from bertender.training.examples import TensorBatch, TokenDataset
-from bertender.training.heads import Head
+from bertender.training.heads.head import Head
 from bertender.training.loop import TrainingReport, planned, train
 from bertender.training.optimizers import NO_RATES
 from bertender.training.steps import LossParts, Objective

@@ -24,7 +24,9 @@ from bertender.text.tokenizer import (
 )
 from bertender.text.windows import WINDOWS, windows_of
 from bertender.training.examples import TokenDataset, cut_at, usual_length
-from bertender.training.heads import SeveralHead, TextHead, head_of
+from bertender.training.heads import head_of
+from bertender.training.heads.several import SeveralHead
+from bertender.training.heads.texts import TextHead
 from bertender.training.steps import Objective
 from distill.augmentation.augment import augmented
 from distill.distillation.config import DistillConfig

@@ -34,7 +34,8 @@ from bertender.text.tokenizer import load_tokenizer, longest_input
 from bertender.text.windows import windows_of
 from bertender.training.config import computes_in_bf16
 from bertender.training.examples import TokenDataset, token_dataset
-from bertender.training.heads import WEIGHT, head_of
+from bertender.training.heads import head_of
+from bertender.training.heads.head import WEIGHT
 from distill.distillation.config import DistillConfig, FilteredConfig, UnlabelledConfig
 from distill.distillation.start import Start
 from distill.losses.signals import Wanted, joined

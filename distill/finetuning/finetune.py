@@ -48,7 +48,8 @@ from bertender.training.examples import (
     token_dataset,
     usual_length,
 )
-from bertender.training.heads import HEADS, Head, head_of
+from bertender.training.heads import HEADS, head_of
+from bertender.training.heads.head import Head
 from bertender.training.loop import planned, train, training_findings
 from bertender.training.steps import LossParts, Objective
 from distill.finetuning.adversarial import FreeLB

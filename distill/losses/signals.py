@@ -98,7 +98,7 @@ def read_signals(model: PreTrainedModel, batch: TensorBatch, wanted: Wanted) -> 
     import torch
 
     from bertender.models.classifier import model_inputs
-    from bertender.training.heads import exact_numbers
+    from bertender.training.heads.numbers import exact_numbers
 
     attends, has_states = (
         bool(kind & wanted.keys()) for kind in (ATTENTION_SIGNALS, STATE_SIGNALS)

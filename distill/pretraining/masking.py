@@ -21,7 +21,7 @@ from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 from bertender.core.errors import ModelError
 from bertender.metrics.targets import NO_LABEL
 from bertender.training.examples import TensorBatch
-from bertender.training.heads import PART
+from bertender.training.heads.head import PART
 
 
 class Tokens(Protocol):

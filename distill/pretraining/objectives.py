@@ -24,7 +24,7 @@ from bertender.metrics.targets import NO_LABEL
 from bertender.models.classifier import model_inputs
 from bertender.text.batch import length_buckets
 from bertender.training.examples import TensorBatch, TokenDataset
-from bertender.training.heads import hard_labels
+from bertender.training.heads.head import hard_labels
 from bertender.training.steps import LossParts, Objective
 from distill.pretraining.config import FULL_SENTENCES
 from distill.pretraining.masking import (

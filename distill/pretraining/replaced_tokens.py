@@ -33,7 +33,7 @@ from transformers import (
 
 from bertender.models.classifier import model_inputs
 from bertender.training.examples import TensorBatch
-from bertender.training.heads import divisor
+from bertender.training.heads.head import divisor
 from bertender.training.steps import LossParts, Objective
 from distill.pretraining.masking import Masking, step_generator
 from distill.pretraining.objectives import PretrainingModule, shared_settings

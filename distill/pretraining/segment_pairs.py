@@ -41,7 +41,7 @@ from transformers import (
 )
 
 from bertender.training.examples import TensorBatch
-from bertender.training.heads import hard_labels
+from bertender.training.heads.head import hard_labels
 from bertender.training.steps import LossParts, Objective
 from distill.pretraining.config import FULL_SENTENCES
 from distill.pretraining.masking import Chooser, WordSpans, word_marks

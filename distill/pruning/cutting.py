@@ -24,7 +24,8 @@ from bertender.models.own_models import (
 )
 from bertender.problems.single_label_classification import SINGLE_LABEL
 from bertender.training.examples import TensorBatch
-from bertender.training.heads import HEADS, Head
+from bertender.training.heads import HEADS
+from bertender.training.heads.head import Head
 
 OF_A_CLASS = frozenset(
     {

@@ -32,7 +32,8 @@ from bertender.models.families import encoder_layers, family_of
 from bertender.models.own_models import heads_of, neurons_of
 from bertender.problems.single_label_classification import SINGLE_LABEL
 from bertender.training.examples import TensorBatch
-from bertender.training.heads import HEADS, ROWS, Head
+from bertender.training.heads import HEADS
+from bertender.training.heads.head import ROWS, Head
 from distill.pruning.config import Across
 
 Scores = tuple[torch.Tensor, ...]

@@ -25,7 +25,8 @@ from bertender.text.batch import length_buckets
 from bertender.text.tokenizer import load_tokenizer, longest_input
 from bertender.training.config import computes_in_bf16
 from bertender.training.examples import TensorBatch, TokenDataset, token_dataset
-from bertender.training.heads import Head, head_of
+from bertender.training.heads import head_of
+from bertender.training.heads.head import Head
 from bertender.training.loop import TrainingReport
 from bertender.training.steps import Objective
 from distill.distillation.config import FilteredConfig, UnlabelledConfig

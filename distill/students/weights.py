@@ -16,7 +16,7 @@ from bertender.core.errors import ModelError
 from bertender.models.families import family_of, has_distances_alone
 from bertender.models.family import Family
 from bertender.models.own_models import TABLE_MODELS, with_logits
-from bertender.training.heads import Head
+from bertender.training.heads.head import Head
 
 
 def weight_of(module: nn.Module, path: str) -> torch.Tensor:

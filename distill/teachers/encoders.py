@@ -37,7 +37,9 @@ from bertender.tasks.teacher_files import (
 )
 from bertender.text.tokenizer import largest_token, load_tokenizer, tokens_beyond
 from bertender.training.config import JudgedConfig
-from bertender.training.heads import Head, SeveralHead, head_of
+from bertender.training.heads import head_of
+from bertender.training.heads.head import Head
+from bertender.training.heads.several import SeveralHead
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase

@@ -35,7 +35,8 @@ from bertender.models.embedders import SETTING as VECTORS
 from bertender.text.batch import length_buckets
 from bertender.training.checkpoint import cached_tensor, computing_versions
 from bertender.training.examples import TensorBatch, TokenDataset
-from bertender.training.heads import POOLING, pooled_rows
+from bertender.training.heads.head import POOLING
+from bertender.training.heads.texts import pooled_rows
 from distill.losses.signals import TEXT_SIGNALS, Signals, Wanted, joined, read_signals
 
 LOGITS = "teacher_logits"

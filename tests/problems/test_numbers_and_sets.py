@@ -35,7 +35,8 @@ from bertender.tasks.loading import load_task
 from bertender.tasks.task import Split, Task, TaskConfig, with_model_labels
 from bertender.text.batch import keep_text
 from bertender.training.examples import token_dataset
-from bertender.training.heads import HEADS, output_layer
+from bertender.training.heads import HEADS
+from bertender.training.heads.numbers import output_layer
 from distill.distillation.config import DistillConfig
 from distill.distillation.distiller import distill
 from distill.finetuning.baseline import train_bag_of_words

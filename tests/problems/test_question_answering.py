@@ -30,7 +30,8 @@ from bertender.text.batch import NO_WORD, Batch, Example
 from bertender.text.tokenizer import FileTokenizer
 from bertender.text.windows import NO_ANSWER, TokenizeContextWindows, place_of, span_of
 from bertender.training.examples import token_dataset
-from bertender.training.heads import HEADS, PREDICTING
+from bertender.training.heads import HEADS
+from bertender.training.heads.head import PREDICTING
 from tests.toys import FRUIT, answer_task, byte_level_tokenizer, tiny_tokenizer
 
 HEAD = HEADS[QUESTION_ANSWERING.name]

@@ -30,7 +30,8 @@ from bertender.tasks.labelled import read_unlabelled
 from bertender.tasks.loading import load_task
 from bertender.tasks.task import TaskConfig
 from bertender.training.examples import token_dataset
-from bertender.training.heads import HEADS, ROWS
+from bertender.training.heads import HEADS
+from bertender.training.heads.head import ROWS
 from serve.bulk import read_file, write_predictions
 from serve.client.endpoint import Classification
 from serve.wire import from_arrays, input_names, row_in, to_arrays

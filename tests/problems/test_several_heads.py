@@ -36,7 +36,8 @@ from bertender.tasks import loading
 from bertender.tasks.loading import load_task
 from bertender.tasks.task import Split, Task, TaskConfig, check_metric, with_model_labels
 from bertender.training.examples import token_dataset
-from bertender.training.heads import SeveralHead, head_of
+from bertender.training.heads import head_of
+from bertender.training.heads.several import SeveralHead
 from distill.distillation.config import DistillConfig
 from distill.distillation.distiller import distill
 from distill.finetuning.config import FinetuneConfig

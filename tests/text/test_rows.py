@@ -16,7 +16,7 @@ from bertender.problems.problem import Outputs
 from bertender.problems.single_label_classification import SingleLabelClassification
 from bertender.text.batch import Batch, BatchLimits, Example, length_buckets, plan_batches
 from bertender.training.examples import Padding, TokenDataset
-from bertender.training.heads import ROWS
+from bertender.training.heads.head import ROWS
 from distill.teachers.outputs import LOGITS, STATES, teacher_outputs
 from serve.backend.batches import BucketedClassifier
 from serve.backend.fair_queue import FairQueue, Refusal, Request

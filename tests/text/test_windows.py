@@ -18,7 +18,8 @@ from bertender.models.classifier import open_classifier
 from bertender.tasks.task import Split, Task
 from bertender.text.tokenizer import FileTokenizer, load_tokenizer
 from bertender.text.windows import WINDOWS, TokenizeTextWindows, pooled
-from bertender.training.heads import HEADS, POOLING, ROWS
+from bertender.training.heads import HEADS
+from bertender.training.heads.head import POOLING, ROWS
 from distill.distillation.config import DistillConfig
 from distill.distillation.distiller import distill
 from distill.finetuning.config import FinetuneConfig

@@ -31,7 +31,8 @@ from bertender.text.tokenizer import (
     open_tokenizer,
     part_starts,
 )
-from bertender.training.heads import HEADS, PREDICTING
+from bertender.training.heads import HEADS
+from bertender.training.heads.head import PREDICTING
 from tests.fake_predictor import FakePredictor
 from tests.toys import tiny_tokenizer
 

@@ -17,8 +17,8 @@ from bertender.metrics.targets import NO_LABEL
 from bertender.problems.sentence_embedding import SENTENCE_EMBEDDING
 from bertender.training.config import TrainingConfig
 from bertender.training.examples import Padding, TensorBatch, TokenDataset
-from bertender.training.heads import divisor, head_of, parts_of_a_batch
-from bertender.training.heads.head import Part
+from bertender.training.heads import head_of
+from bertender.training.heads.head import Part, divisor, parts_of_a_batch
 from bertender.training.loop import planned, train
 from bertender.training.steps import LossParts, Objective, Steps
 from distill.finetuning.config import FinetuneConfig

@@ -19,7 +19,8 @@ from bertender.problems.single_label_classification import SINGLE_LABEL
 from bertender.problems.token_classification import TOKEN_CLASSIFICATION
 from bertender.tasks.task import Split, Task
 from bertender.training.config import TaskTrainingConfig
-from bertender.training.heads import HEADS, LabelLoss, hard_labels, parts_of_a_batch
+from bertender.training.heads import HEADS
+from bertender.training.heads.head import LabelLoss, hard_labels, parts_of_a_batch
 from distill.distillation.config import DistillConfig
 from distill.distillation.on_task import check_task
 from tests.toys import toy_task

@@ -12,7 +12,7 @@ import torch
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError
 from bertender.tasks.task import Task
-from bertender.training.heads import averaged_distributions as averaged
+from bertender.training.heads.head import averaged_distributions as averaged
 from distill.distillation import distillation as phases
 from distill.distillation.config import DistillConfig
 from distill.distillation.distiller import distill

@@ -21,7 +21,8 @@ from bertender.recipes.recipe import checked, parse_recipe
 from bertender.tasks.task import Split, Task
 from bertender.tasks.teacher_files import TeacherColumns, read_teacher_file
 from bertender.text.tokenizer import load_tokenizer
-from bertender.training.heads import HEADS, WEIGHT, logit_mse, soft_labels
+from bertender.training.heads import HEADS
+from bertender.training.heads.head import WEIGHT, logit_mse, soft_labels
 from distill.distillation.config import DISTILL_RULES, DistillConfig
 from distill.distillation.distiller import distill_from_file
 from distill.distillation.texts import with_unlabelled

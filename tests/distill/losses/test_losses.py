@@ -11,7 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertender.training.heads import hard_labels, logit_mse, soft_labels
+from bertender.training.heads.head import hard_labels, logit_mse, soft_labels
 from distill.losses.terms import (
     attention_divergence,
     attention_mse,
