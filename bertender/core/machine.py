@@ -17,7 +17,7 @@ import os
 import platform
 import sys
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -289,10 +289,8 @@ def is_main_process() -> bool:
     return distributed.get_rank() == 0
 
 
-def on_main_process(action: Callable[[], None]) -> None:
-    """Run `action` on the main process while the others of a distributed run wait for it."""
-    if is_main_process():
-        action()
+def wait_for_processes() -> None:
+    """Wait until all processes of a distributed run are here."""
     if _is_distributed():
         from torch import distributed
 

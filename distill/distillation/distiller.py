@@ -43,7 +43,7 @@ from bertender.core.findings import (
     Gain,
     TeacherFileFindings,
 )
-from bertender.core.machine import on_main_process
+from bertender.core.machine import is_main_process, wait_for_processes
 from bertender.metrics import METRICS, paired_change, score
 from bertender.metrics.metric import LabelSet
 from bertender.metrics.targets import is_labelled
@@ -147,29 +147,27 @@ def distill(
         if config.control:
             controls = Controls.train(distillation, teacher, task, config, work / "control")
 
-        def write() -> None:
-            found, tokenizer = findings, distillation.tokenizer
+        if is_main_process():
+            tokenizer, tokens = distillation.tokenizer, distillation.tokens
             if controls is not None:
-                found = found.model_copy(update={"control": controls.compared(trained)})
-            tokens = distillation.tokens
+                findings = findings.model_copy(update={"control": controls.compared(trained)})
             if tokens.remaining and tokens.cut_after_training:
                 vocabulary = tokens.cut(trained.student, distillation.task)
                 tokenizer = tokens.remaining.tokenizer
                 scores = final_score(trained.student, tokenizer, distillation.task)
-                found = found.model_copy(update={"vocabulary": vocabulary, "scores": scores})
+                findings = findings.model_copy(update={"vocabulary": vocabulary, "scores": scores})
             write_trained(
                 trained.student,
                 tokenizer,
                 distillation.task,
-                found,
+                findings,
                 out=out,
                 stage="distill",
                 config=config,
                 parent=parent,
             )
             write_timing(trained.timing, out)
-
-        on_main_process(write)
+        wait_for_processes()
     return Artifact.load(out)
 
 

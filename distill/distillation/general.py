@@ -24,7 +24,7 @@ from bertender.core.artifact import Artifact, check_writable
 from bertender.core.build_once import work_directory
 from bertender.core.errors import ModelError
 from bertender.core.findings import Findings
-from bertender.core.machine import on_main_process
+from bertender.core.machine import is_main_process, wait_for_processes
 from bertender.models.families import padding_embedding
 from bertender.models.own_models import ExpectedModel, without_weights
 from bertender.text.tokenizer import longest_input
@@ -96,20 +96,20 @@ def distill_general(
         trained = distillation.run(config, work, f"distill {out.name}")
         if (padding := padding_embedding(trained.student)) is not None:
             padding.zero_()  # a text's last token may read it, and predicting words has changed it
-        write = partial(
-            write_trained,
-            trained.student,
-            distillation.tokenizer,
-            corpus_record(config.corpus, config.text_column, "loss"),
-            Findings(training=training_findings(trained.reports)),
-            out=out,
-            stage="distill-general",
-            config=config,
-            parent=parent,
-            projections=trained.projections,
-            method=config.method,
-        )
-        on_main_process(write)
+        if is_main_process():
+            write_trained(
+                trained.student,
+                distillation.tokenizer,
+                corpus_record(config.corpus, config.text_column, "loss"),
+                Findings(training=training_findings(trained.reports)),
+                out=out,
+                stage="distill-general",
+                config=config,
+                parent=parent,
+                projections=trained.projections,
+                method=config.method,
+            )
+        wait_for_processes()
     return Artifact.load(out)
 
 

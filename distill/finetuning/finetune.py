@@ -33,7 +33,7 @@ from bertender.core.artifact import Artifact, check_writable
 from bertender.core.build_once import work_directory
 from bertender.core.errors import ConfigError, ModelError
 from bertender.core.findings import Findings, OtherTask
-from bertender.core.machine import on_main_process
+from bertender.core.machine import is_main_process, wait_for_processes
 from bertender.models.classifier import model_inputs
 from bertender.models.families import encoder_layers
 from bertender.problems.single_label_classification import SINGLE_LABEL
@@ -129,10 +129,10 @@ def finetune(
         scores = final_score(model, tokenizer, task)
         check_varied(scores, task, config, SETTINGS_OF_RUN, _advice(config))
         findings = Findings(training=training_findings({"labels": report}), scores=scores)
-        written: dict[str, Any] = {"stage": "finetune", "config": config, "parent": parent}
-        on_main_process(
-            partial(write_trained, model, tokenizer, task, findings, out=out, **written)
-        )
+        if is_main_process():
+            written: dict[str, Any] = {"stage": "finetune", "config": config, "parent": parent}
+            write_trained(model, tokenizer, task, findings, out=out, **written)
+        wait_for_processes()
     return Artifact.load(out)
 
 
@@ -280,13 +280,13 @@ def finetune_tasks(
             scores.append(final_score(classifier, tokenizer, task))
             check_varied(scores[-1], task, config, SETTINGS_OF_RUN, _advice(config))
 
-        def write() -> None:
-            """Write each task's artifact, the main one last: its card names them all."""
+        if is_main_process():
             paths = (out, *sibling_paths(config, out))
             epochs = [
                 [{task.metric: each[f"{task.name} {task.metric}"]} for each in report.epochs]
                 for task in tasks
             ]
+            # the main artifact comes last: its card names them all
             for number in reversed(range(len(tasks))):
                 others = {
                     other.name: OtherTask(artifact=paths[place].name, epochs=epochs[place])
@@ -305,8 +305,7 @@ def finetune_tasks(
                     config=config,
                     parent=parent,
                 )
-
-        on_main_process(write)
+        wait_for_processes()
     return Artifact.load(out)
 
 

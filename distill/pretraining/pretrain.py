@@ -25,7 +25,7 @@ from bertender.core.build_once import in_order, work_directory
 from bertender.core.errors import ConfigError, DataError, ModelError
 from bertender.core.findings import Findings, LanguageShare
 from bertender.core.hub import open_pretrained
-from bertender.core.machine import on_main_process
+from bertender.core.machine import is_main_process, wait_for_processes
 from bertender.models.families import check_positions, family_of, padding_embedding
 from bertender.models.own_models import OWN_MODELS, ExpectedModel, without_weights
 from bertender.text.batch import is_blank
@@ -200,10 +200,10 @@ def pretrain(passages: Iterable[str], config: PretrainConfig, out: Path) -> Arti
         model = module.finished()
         if (padding := padding_embedding(model)) is not None:
             padding.zero_()  # a text's last token may read it, and predicting words has changed it
-        written: dict[str, Any] = {"stage": "pretrain", "config": config, "parent": parent}
-        on_main_process(
-            partial(write_trained, model, tokenizer, record, findings, out=out, **written)
-        )
+        if is_main_process():
+            written: dict[str, Any] = {"stage": "pretrain", "config": config, "parent": parent}
+            write_trained(model, tokenizer, record, findings, out=out, **written)
+        wait_for_processes()
     return Artifact.load(out)
 
 

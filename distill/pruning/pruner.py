@@ -30,7 +30,7 @@ from bertender.core.findings import (
     ScoreFindings,
     VocabularyFindings,
 )
-from bertender.core.machine import on_main_process
+from bertender.core.machine import is_main_process, wait_for_processes
 from bertender.models.families import check_positions, family_name
 from bertender.models.own_models import PRUNABLE, ExpectedModel, heads_of, neurons_of
 from bertender.tasks.task import Task
@@ -128,7 +128,7 @@ def prune(
         scores = final_score(model, tokenizer, task, score_before=held_out)
         _check_varied(scores, unpruned, whole, task, config)
 
-        def write() -> None:
+        if is_main_process():
             findings = Findings(
                 training=training_findings({"recovery": recovery}, **texts.added()),
                 scores=scores,
@@ -140,12 +140,18 @@ def prune(
                     latency=target.reached(model, stopwatches) if target else None,
                 ),
             )
-            record = replace(task, left_out=texts.task.left_out)
-            written: dict[str, Any] = {"stage": "prune", "config": config, "parent": parent}
-            written["calibration"] = parent.card.task.calibration
-            write_trained(model, tokenizer, record, findings, out=out, **written)
-
-        on_main_process(write)
+            write_trained(
+                model,
+                tokenizer,
+                replace(task, left_out=texts.task.left_out),
+                findings,
+                out=out,
+                stage="prune",
+                config=config,
+                parent=parent,
+                calibration=parent.card.task.calibration,
+            )
+        wait_for_processes()
     return Artifact.load(out)
 
 
