@@ -19,6 +19,7 @@ from rich.text import Text
 from bertender import api
 from bertender.cli.flags import ForceFlag, JsonFlag, command_with_flags, settings_of
 from bertender.cli.output import (
+    announce,
     artifact_summary,
     messages,
     print_artifact,
@@ -191,9 +192,6 @@ def compress_command() -> Callable[..., None]:
         task = api.task_of([source], settings_of(TaskConfig, values))
         from bertender.compression.compress import Compression
 
-        def announce(text: str) -> None:
-            messages.print(text, highlight=False, markup=False)
-
         compression = Compression(source, task, config, out, announce, force)
         report = compression.plan() if dry_run else compression.run()
         if as_json:
@@ -330,10 +328,6 @@ def sweep_command(
     as_json: JsonFlag = False,
 ) -> None:
     chosen = load_recipe(recipe).with_settings(map(read_setting, changes or []))
-
-    def announce(text: str) -> None:
-        messages.print(text, highlight=False, markup=False)
-
     directory = out or Path("runs") / f"{chosen.name}-sweep"
     sweep = run_sweep(chosen, directory, grid, step=step, drawn=drawn, announce=announce)
     if as_json:
@@ -378,7 +372,7 @@ def _run(
 ) -> list[StepOutcome]:
     """Run the recipe of one task, named where there are several, and show what it makes."""
 
-    def announce(step: Step, number: int, steps: int) -> None:
+    def at_step(step: Step, number: int, steps: int) -> None:
         messages.print(
             f"[bold]{f'{task} ' if task else ''}\\[{number}/{steps}] "
             f"{step.name}[/bold] ({step.stage})",
@@ -386,7 +380,7 @@ def _run(
         )
 
     outcomes = []
-    for outcome in run_recipe(recipe, out, fresh=fresh, force=force, at_step=announce):
+    for outcome in run_recipe(recipe, out, fresh=fresh, force=force, at_step=at_step):
         outcomes.append(outcome)
         if shown:
             _show_output(outcome.step.stage, outcome.output)

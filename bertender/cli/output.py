@@ -46,6 +46,11 @@ messages = SafeConsole(stderr=True)
 """For messages on the way: standard output is for results."""
 
 
+def announce(text: str) -> None:
+    """Show what is done next."""
+    messages.print(text, highlight=False, markup=False)
+
+
 def print_json(value: Any) -> None:
     """Print a result as one line of ASCII JSON, the last thing on standard output."""
     print(json.dumps(_plain(value), default=str, allow_nan=False), flush=True)
