@@ -7,8 +7,11 @@ from pathlib import Path
 import pytest
 
 from bertender.cli.serving import lines_of_deployment
+from bertender.core.artifact import Artifact
 from bertender.gate.golden import GoldenCheck
+from serve.config import ServeConfig
 from serve.deploy import Deployment
+from serve.repository import write_repository
 from tests.cli.made import Made
 from tests.front import fail, succeed
 
@@ -17,7 +20,7 @@ pytestmark = pytest.mark.server
 
 def test_a_directory_gets_a_version(made: Made, tmp_path: Path) -> None:
     repository = tmp_path / "models"
-    succeed("serve", "tone=" + str(made["int8"]), "--repository-only", repository)
+    write_repository({"tone": Artifact.load(made["int8"])}, repository, ServeConfig())
     result = succeed("deploy", made["int8"], "--to", repository, "--model", "tone")
     assert result.stdout.startswith(
         "tone: version 2 is written; a server that reads the repository"

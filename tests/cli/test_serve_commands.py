@@ -22,6 +22,7 @@ from bertender.cli.serving import _ready
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ServerMissingError
 from bertender.models.classifier import open_classifier
+from serve import check
 from serve.client.endpoint import Endpoint
 from serve.config import ServeConfig
 from serve.repository import is_repository
@@ -35,7 +36,11 @@ from tests.serve.machines import unlike
 ANY_PORTS = ("--http-port", "0", "--grpc-port", "0", "--metrics-port", "0")
 
 
-def test_a_repository_is_written(made: Made, tmp_path: Path) -> None:
+def test_a_repository_is_written(
+    made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether it serves is tried in `test_repository_only`."""
+    monkeypatch.setattr(check, "try_repository", lambda *given: None)
     out = tmp_path / "models"
     result = succeed("serve", made["int8"], "--repository-only", out, "--max-batch-size", "7")
     assert result.stdout.startswith(f"model repository: {out}\n")

@@ -47,7 +47,7 @@ def test_the_limit_of_a_known_queue(first_rate: float) -> None:
     runs: dict[float, LoadRun] = {}
 
     def probe(rate: float) -> LoadRun:
-        runs[rate] = at_rate(OneServer(0.01).send, rate, duration_s=100)
+        runs[rate] = at_rate(OneServer(0.01).send, rate, duration_s=50)
         return runs[rate]
 
     limit = find_limit(probe, 50.0, first_rate)

@@ -90,25 +90,26 @@ def test_overload_is_rejected_at_once(
     assert [each.result().status for each in waiting] == [says["fine"]] * QUEUE
 
 
-@pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_a_client_tells_a_rejection_from_an_absent_server(
-    onnx_artifact: Artifact, tmp_path: Path, pool: ThreadPoolExecutor, protocol: str
+    onnx_artifact: Artifact, tmp_path: Path, pool: ThreadPoolExecutor
 ) -> None:
     settings = {"max_batch_size": BATCH, "max_queue_texts": QUEUE}
     with marked_server(onnx_artifact, tmp_path, **settings) as server:
-        url = getattr(server, f"{protocol}_url")
-        endpoint = Endpoint(url, retries=0)
+        urls = [getattr(server, f"{protocol}_url") for protocol in PROTOCOLS]
+        endpoints = [Endpoint(url, retries=0) for url in urls]
         with held(server, pool):
             # each on a connection of its own, which those of gRPC here would share
             waiting = fill_queue(server, pool, "http", in_request=2)
-            with pytest.raises(OverloadedError, match=f"the queue is full: {QUEUE} texts"):
-                endpoint.classify([("pear",), ("apple",)])
+            for endpoint in endpoints:
+                with pytest.raises(OverloadedError, match=f"the queue is full: {QUEUE} texts"):
+                    endpoint.classify([("pear",), ("apple",)])
         assert {each.result().status for each in waiting} == {"200"}
-        assert endpoint.classify([("pear",)]), "it is answered later"
-    with endpoint, pytest.raises(UnreachableError, match=url):
-        endpoint.classify([("pear",)])
-    with pytest.raises(UnreachableError, match=f"no endpoint responds at {url}"):
-        Endpoint(url, retries=0)
+        assert all(each.classify([("pear",)]) for each in endpoints), "it is answered later"
+    for url, endpoint in zip(urls, endpoints, strict=True):
+        with endpoint, pytest.raises(UnreachableError, match=url):
+            endpoint.classify([("pear",)])
+        with pytest.raises(UnreachableError, match=f"no endpoint responds at {url}"):
+            Endpoint(url, retries=0)
 
 
 def test_load_alone_does_not_fail_the_probe(marked: Server, pool: ThreadPoolExecutor) -> None:

@@ -33,14 +33,14 @@ HOSTILE = "apple </p><script>document.title = 'broken'</script> pear"
 
 @pytest.fixture(scope="module")
 def locked(
-    onnx_artifact: Artifact, tls: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory
+    exported: Artifact, tls: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[Server, str]]:
     """A server with a page, TLS and keys; and a key."""
     folder = tmp_path_factory.mktemp("locked")
     key, row = new_key("visitor")
     append_row(folder / "keys", row)
     files = {"tls_certificate": tls[0], "tls_key": tls[1], "api_keys": folder / "keys"}
-    with running(onnx_artifact, folder, server="embedded", page=True, **files) as server:
+    with running(exported, folder, server="embedded", page=True, **files) as server:
         yield server, key
 
 
@@ -293,10 +293,10 @@ def test_the_command_shows_its_address(onnx_artifact: Artifact, tmp_path: Path) 
 
 
 def test_what_it_was_made_from_is_found_from_the_repository(
-    exported: Artifact, tmp_path: Path
+    exported: Artifact, locked: tuple[Server, str], tls: tuple[Path, Path]
 ) -> None:
     """Its card leads to its parents by a path that holds for its own folder alone."""
     assert exported.card.parent is not None
-    with running(exported, tmp_path, server="embedded", page=True) as server:
-        (found,) = about(server.http_url)
+    server, key = locked
+    (found,) = about(server.http_url, key, tls[0])
     assert found["lineage"][1]["digest"] == exported.card.parent.digest[:12]

@@ -154,11 +154,9 @@ def test_a_path_may_hold_what_a_shell_would_split(
     monkeypatch.setattr(tempfile, "tempdir", None)
     monkeypatch.setenv("PATH", str(programs))
     config = ServeConfig(**ANY_PORTS)
-    with serving(onnx_artifact, config) as server:
-        assert classify(["apple saw"], server.http_url)
-        assert server.workspace.path.parent == folder
     repository = write_repository(onnx_artifact, folder / "a repository", config)
     with Server(repository, config) as server:
+        assert server.workspace.path.parent == folder
         assert classify(["apple saw"], server.http_url)
     assert {each.name for each in folder.iterdir()} == {"a repository"}
 

@@ -36,7 +36,7 @@ from serve.server.server import Server
 from serve.wire import Tensor, joined
 from tests.serve.door.fake_engine import model_of
 from tests.serve.door.raw_http import Answer, body, exchange, get, post, read_answer
-from tests.serve.door.test_attacks import GRPC_ATTACKS, HTTP_ATTACKS
+from tests.serve.door.test_attacks import GRPC_ATTACKS, HTTP_ATTACKS, made
 from tests.serve.door.test_requests import (
     BINARY,
     HEAD,
@@ -175,7 +175,8 @@ def asked_over_grpc(content: bytes) -> Asked | None:
 @pytest.mark.server
 @pytest.mark.parametrize("name", HTTP_ATTACKS)
 def test_http_attacks(served: Server, local: Classifier, name: str) -> None:
-    content, status = HTTP_ATTACKS[name]
+    attack, status = HTTP_ATTACKS[name]
+    content = made(attack)
     with unharmed(served, local):
         answer = exchange(served.config.http_port, content)
     assert answer is not None and answer.status == status and answer.error
@@ -188,7 +189,8 @@ def test_http_attacks(served: Server, local: Classifier, name: str) -> None:
 @pytest.mark.server
 @pytest.mark.parametrize("name", GRPC_ATTACKS)
 def test_grpc_attacks(served: Server, local: Classifier, stub: Any, name: str) -> None:
-    request, status = GRPC_ATTACKS[name]
+    attack, status = GRPC_ATTACKS[name]
+    request = made(attack)
     with unharmed(served, local), pytest.raises(grpc.RpcError) as refused:
         stub.ModelInfer(request, timeout=20)
     # a batch of this server is smaller, and so is its largest message
