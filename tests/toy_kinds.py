@@ -9,6 +9,8 @@ from typing import Any
 
 from bertender.core.artifact import Artifact
 from bertender.problems import PROBLEMS
+from bertender.problems.multiple_choice import MULTIPLE_CHOICE
+from bertender.problems.question_answering import QUESTION_ANSWERING
 from bertender.tasks.task import Task
 from bertender.text.batch import Example
 from distill.finetuning.config import FinetuneConfig
@@ -34,6 +36,8 @@ TOYS = (
 TASKS = {task.problem_type: task for task in TOYS}
 NAMED = {**TASKS, "pairs": pair_task()}
 """The tasks that `write_teacher` knows."""
+EPOCHS = {MULTIPLE_CHOICE.name: 6, QUESTION_ANSWERING.name: 6, "pairs": 9}
+"""Of the teachers that learn more slowly than others."""
 ALL = (*PROBLEMS, *(task.problem_type for task in TOYS if task.problem.heads))
 
 
@@ -47,7 +51,7 @@ def pace(task: Task) -> dict[str, Any]:
 def write_teacher(name: str, folder: Path) -> Artifact:
     """Train a teacher of a toy task in a folder, from a tiny BERT that lies there too."""
     task, encoder = NAMED[name], save_encoder("bert", folder / "encoder")
-    epochs = 6 if len(task.train) > 200 else 9
+    epochs = EPOCHS.get(name, 4 if len(task.train) > 200 else 6)
     config = FinetuneConfig(teacher=str(encoder), epochs=epochs, **pace(task))
     return finetune_by_name(task, config, folder / "teacher")
 

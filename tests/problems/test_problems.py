@@ -220,7 +220,7 @@ def test_a_bundle_answers_as_the_graph(
 
 @ONE_OF_HEADS
 def test_a_student_is_distilled(teacher: Artifact, task: Task, tmp_path: Path) -> None:
-    config = DistillConfig(method="minibert", layers=2, epochs=4, **pace(task))
+    config = DistillConfig(method="minibert", layers=2, epochs=2, **pace(task))
     student = distill(teacher, task, config, tmp_path / "student")
     assert student.card.task.model_copy(update={"fitted": {}}) == task.record()
     assert student.card.findings.scores is not None

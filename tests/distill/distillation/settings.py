@@ -6,13 +6,13 @@ from typing import Any
 
 QUICK: dict[str, Any] = {
     "layers": 2,
-    "epochs": 6,
+    "epochs": 4,
     "batch_size": 8,
-    "learning_rate": 2e-3,
+    "learning_rate": 3e-3,
     "precision": "fp32",
 }
 
-SHORT = {**QUICK, "epochs": 1}
+SHORT = {**QUICK, "epochs": 1, "learning_rate": 2e-3}
 OF_METHOD: dict[str, dict[str, Any]] = {
     "bilstm": {"layers": 1},
     "internal": {"earlier_epochs": 4},

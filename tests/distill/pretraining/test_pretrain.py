@@ -42,7 +42,7 @@ def encoder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     """An encoder pre-trained by each objective, from a file."""
     folder = tmp_path_factory.mktemp("pretrain")
     corpus = folder / "corpus.txt"
-    corpus.write_text("\n".join(passages()), encoding="utf-8")
+    corpus.write_text("\n".join(passages(250)), encoding="utf-8")
     config = PretrainConfig(corpus=str(corpus), **with_phrases(request.param, folder), **SMALL)
     return pretrain_by_name(config, folder / "encoder")
 
