@@ -82,11 +82,17 @@ def made(task: Task, tmp_path_factory: pytest.TempPathFactory) -> tuple[Artifact
     return artifact, labelled_by(artifact, task, task.train.examples)
 
 
+@pytest.fixture(scope="module")
+def calibrated(made: tuple[Artifact, Task], tmp_path_factory: pytest.TempPathFactory) -> Artifact:
+    artifact, task = made
+    out = tmp_path_factory.mktemp("calibrated") / "model"
+    return calibrate(artifact, task, CalibrateConfig(), out)
+
+
 def test_probabilities_are_right_as_often_as_they_say(
-    made: tuple[Artifact, Task], tmp_path: Path
+    made: tuple[Artifact, Task], calibrated: Artifact
 ) -> None:
     artifact, task = made
-    calibrated = calibrate(artifact, task, CalibrateConfig(), tmp_path / "out")
     found = calibrated.card.findings.calibration
     assert found is not None and found.method == task.problem.calibrated_by[0]
     assert found.after.ece < found.before.ece / 2
@@ -112,13 +118,13 @@ def test_probabilities_are_right_as_often_as_they_say(
 
 
 def test_another_calibration_starts_from_the_model(
-    made: tuple[Artifact, Task], tmp_path: Path
+    made: tuple[Artifact, Task], calibrated: Artifact, tmp_path: Path
 ) -> None:
     artifact, task = made
-    first = calibrate(artifact, task, CalibrateConfig(), tmp_path / "first")
-    again = calibrate(first, task, CalibrateConfig(), tmp_path / "again")
-    assert again.card == first.card and again.digest == first.digest != artifact.digest
-    assert first.has_own_calibration
+    again = calibrate(calibrated, task, CalibrateConfig(), tmp_path / "again")
+    assert again.card == calibrated.card
+    assert again.digest == calibrated.digest != artifact.digest
+    assert calibrated.has_own_calibration
 
 
 @pytest.mark.parametrize("task", ["multi_label_classification"], indirect=True)
@@ -137,21 +143,20 @@ SINGLE = pytest.mark.parametrize("task", ["single_label_classification"], indire
 
 @SINGLE
 def test_what_is_made_of_a_calibrated_model_inherits(
-    made: tuple[Artifact, Task], tmp_path: Path
+    made: tuple[Artifact, Task], calibrated: Artifact, tmp_path: Path
 ) -> None:
-    artifact, task = made
-    source = calibrate(artifact, task, CalibrateConfig(), tmp_path / "calibrated")
+    _, task = made
     few = {name: getattr(task, name).first(48) for name in ("train", "dev", "selection")}
     task = replace(task, **few)
-    graph = export(source, task, ExportConfig(parity_texts=8), tmp_path / "graph")
+    graph = export(calibrated, task, ExportConfig(parity_texts=8), tmp_path / "graph")
     small = quantize(
         *(graph, task, QuantizeConfig(scheme="dynamic", max_drop=100.0, parity_texts=8)),
         tmp_path / "int8",
     )
     config = PruneConfig(heads=0.25, ffn=0.25, rounds=1, max_drop=100.0, allow_constant=True)
-    pruned = STAGES["prune"].make([source], task, config, tmp_path / "pruned")
+    pruned = STAGES["prune"].make([calibrated], task, config, tmp_path / "pruned")
     for each in (graph, small, pruned):
-        assert each.card.task.calibration == source.card.task.calibration
+        assert each.card.task.calibration == calibrated.card.task.calibration
         assert not each.has_own_calibration
     again = calibrate(small, task, CalibrateConfig(), tmp_path / "again")
     assert again.has_own_calibration and again.card.findings.quantization is not None
