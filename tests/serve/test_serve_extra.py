@@ -69,7 +69,7 @@ def test_without_extras_there_is_a_client_alone() -> None:
 ASKING = ("--help", "--version", "classify --help", "loadtest --help", "doctor --json", "show")
 
 
-@pytest.mark.parametrize("words", quick(ASKING, "--help", "classify --help", "show"))
+@pytest.mark.parametrize("words", quick(ASKING, "--help", "show"))
 def test_it_runs_without_extras(
     words: str, client: FreshEnvironment, onnx_artifact: Artifact
 ) -> None:
@@ -78,6 +78,7 @@ def test_it_runs_without_extras(
 
 
 @pytest.mark.server
+@pytest.mark.one_path
 def test_the_client_alone_classifies_files(
     client: FreshEnvironment, served: Server, tmp_path: Path
 ) -> None:
@@ -95,7 +96,7 @@ EXTRA_COMMANDS = ("serve", "deploy", "tune", "api-key")
     "words",
     quick(
         [*(f"{name} --help" for name in EXTRA_COMMANDS), *ASKING],
-        *("serve --help", "tune --help", "doctor --json"),
+        *("tune --help", "doctor --json"),
     ),
 )
 def test_it_runs_with_the_extra(
@@ -105,6 +106,7 @@ def test_it_runs_with_the_extra(
     assert environment.run("-m", "bertender", *words.split(), *more).stdout
 
 
+@pytest.mark.one_path
 @pytest.mark.parametrize("runtime", ["onnxruntime", "triton-onnxruntime"])
 def test_the_extra_writes_a_repository_and_checks_it(
     environment: FreshEnvironment, onnx_artifact: Artifact, tmp_path: Path, runtime: str
