@@ -1,4 +1,4 @@
-"""Predictions and score of a classifier, and models that have learned nothing but one label."""
+"""Predictions and scores of a classifier, and detection of constant models."""
 
 from __future__ import annotations
 
@@ -31,20 +31,19 @@ FloatArray = npt.NDArray[np.float32]
 
 TOKENS_PER_BATCH = 4096
 EXAMPLES_PER_ENCODING = 64
-"""Small, so that one long text pads few others while lengths are counted."""
+"""Texts that are tokenised at once for their lengths; few, so that a long one pads few others."""
 FEWEST_OTHERS = 100
-"""Other labels that must be there: a model that finds one of thirty of them misses all 100 in 3 %
-of the cases. Of fewer, as of a first run on a few texts, one label everywhere is said, and refused
-nowhere."""
+"""Texts of other labels from which on a constant model is refused: a model that finds one of thirty
+of them misses all 100 in 3 % of cases. With fewer, a constant model is only warned of."""
 SKEWED = 0.9
-"""Share of one label from which a short training may rightly predict nothing else, unless the
-metric gives nothing for that."""
+"""Share of one label from which on a short training may predict it always, unless the metric is 0
+then."""
 TEACHER_TEXTS = 512
 TEXTS_AT_ONCE = 64
-"""Most teachers predict two labels on the first of them."""
+"""Texts of a teacher's check; most teachers predict two labels on the first of them."""
 USUAL_RATES = (5e-5, 3e-4)
 SETTINGS_OF_RUN = ("learning_rate", "epochs")
-"""Settings that the error of a model which has learned nothing names."""
+"""Settings that the error of a constant model names."""
 
 
 def predict(
@@ -68,8 +67,8 @@ def predict_outputs(
 ) -> list[Outputs]:
     """Return the outputs of each example, in their order.
 
-    Inside, examples are sorted by length into batches of at most `tokens_per_batch` tokens,
-    padding included, longest first, so that a machine with too little memory fails at once.
+    Examples are batched by length, at most `tokens_per_batch` tokens with padding, longest first,
+    so that too little memory shows at once.
 
     Raises:
         DataError: there are no examples.
@@ -126,13 +125,13 @@ def all_scores(
     predictions: Any,
     outputs: Sequence[Outputs],
 ) -> AllScores:
-    """Return a task's score and every other that its kind of problem has.
+    """Return a task's score and all others of its kind of problem.
 
     Args:
         problem: the kind.
         labels: of the model.
-        split: that was predicted.
-        metric: of the task, which may be another mean of several heads than the usual.
+        split: the predicted one.
+        metric: of the task; of several heads, it may be another mean than the default.
         predictions: of its rows.
         outputs: for metrics that read logits.
     """
@@ -168,7 +167,7 @@ def score_by(
 
 
 class Answers(NamedTuple):
-    """Outputs of each example of a split, and the predictions of all."""
+    """Outputs and predictions of a split."""
 
     outputs: Sequence[Outputs]
     predictions: Any
@@ -177,7 +176,7 @@ class Answers(NamedTuple):
 def answers(
     classifier: Classifier, split: Split, *, tokens_per_batch: int = TOKENS_PER_BATCH
 ) -> Answers:
-    """Ask a classifier about the examples of a split.
+    """Return a classifier's answers to a split.
 
     Raises:
         ModelError: a logit is NaN or infinite, so there is no prediction.
@@ -211,9 +210,8 @@ def encoded_buckets(
 
 
 def text_lengths(encode: Encode, examples: Sequence[Example]) -> list[int]:
-    """Return each example's length: in tokens, or in words where the model reads the text.
-
-    Of an example of several rows it is that of the longest.
+    """Return each example's length, of its longest row: in tokens, or in words where the model
+    reads the text.
     """
     return [length for batch in _encoded(encode, examples) for length in _lengths(batch)]
 
@@ -229,14 +227,16 @@ def _lengths(batch: Batch) -> list[int]:
 
 
 def word_count(example: Example) -> int:
-    """Return the number of words, split at white space, in all texts of an example."""
+    """Return the number of whitespace-separated words in all texts of an example."""
     return sum(len(text.split()) for text in example)
 
 
 class ConstantRow(Record):
-    """One answer to every text, scored as a model is: the control that reads no text."""
+    """A constant answer, scored like a model: the control that reads no text."""
 
-    label: str = Field(description="the best one by the training texts: the most frequent, or mean")
+    label: str = Field(
+        description="the best one for the training texts: the most frequent, or mean"
+    )
     score: Score
 
     @property
@@ -246,7 +246,7 @@ class ConstantRow(Record):
 
 
 def constant_row(task: Task) -> ConstantRow:
-    """Return the score of the best answer by the training examples on the held-out texts."""
+    """Return the held-out score of the best constant answer for the training examples."""
     known = task.train.labelled or task.choices
     answer, answered = task.problem.constant(known.label_ids, task.labels)
     predictions = task.problem.gather([answered(example) for example in task.dev.examples])
@@ -261,10 +261,9 @@ def constant_row(task: Task) -> ConstantRow:
 
 
 def found_constant(task: Task, split: Split, predictions: Sequence[Any]) -> ConstantFindings | None:
-    """Return the answer that is given everywhere; None where answers differ, or should not.
-
-    Of several heads with one it is that of a head which has learned nothing, before one that says
-    what skewed data say; of several such, the least right.
+    """Return the constant answer of a model; None where answers differ, or truths do not. Of
+    several constant heads, one that has learned nothing comes before one on skewed data; of several
+    such, the least right.
     """
     constants, truth, labels = [], split.label_ids, task.labels
     for found in task.problem.same_everywhere(predictions, truth, labels):
@@ -289,12 +288,12 @@ def _metric_of(task: Task, head: str) -> str:
 def score_findings(
     task: Task, found: AllScores, predictions: Sequence[Any], **more: Any
 ) -> ScoreFindings:
-    """Return what a card keeps of the scores of a model on a task's held-out texts.
+    """Return a card's findings on the held-out scores of a model.
 
     Args:
         task: of the texts.
         found: all scores there.
-        predictions: of these texts.
+        predictions: for these texts.
         more: other fields of ScoreFindings.
     """
     own = found.of(task.metric)
@@ -309,14 +308,14 @@ def score_findings(
 
 
 def is_fault(constant: ConstantFindings) -> bool:
-    """Return whether a model of one label has learned nothing, rather than what skewed data say."""
+    """Return whether a constant model has learned nothing, rather than follows skewed data."""
     others = round((1 - constant.share) * constant.n)
     worthless = constant.score is not None and constant.score <= 0
     return others >= FEWEST_OTHERS and (constant.share < SKEWED or worthless)
 
 
 def warn_early(task: Task, split: Split, predictions: Sequence[Any], config: JudgedConfig) -> None:
-    """Log a warning where a model that is being trained predicts one label everywhere."""
+    """Log a warning where a model in training predicts one label everywhere."""
     constant = found_constant(task, split, predictions)
     if constant and not config.allow_constant:
         logger.warning(
@@ -331,15 +330,15 @@ def check_varied(
 ) -> None:
     """Raise ConstantError where a trained model has learned nothing but one label.
 
-    Noise gives several answers as well: where they differ, the model is held against the best
-    answer that reads no text, and a warning says where it is no better, within the 95 % interval of
-    that answer's score. Of several heads, each is: in their mean a good one hides another.
+    Noise gives several answers too: a model with several is compared with the best constant answer,
+    and a warning is logged where it is no better than that answer's 95 % interval. Heads are
+    compared one by one, since their mean hides a bad one.
 
     Args:
         scores: of the model on the held-out texts.
         task: of these texts.
         config: what it was trained with.
-        settings: that the message names.
+        settings: named in the message.
         advice: what to try next.
     """
     for own, found in _of_several_answers(scores, task):
@@ -368,7 +367,7 @@ def check_varied(
 
 
 def _of_several_answers(scores: ScoreFindings, task: Task) -> Iterator[tuple[Task, float]]:
-    """Yield a task and its score, unless one answer was found; of several heads those of each."""
+    """Yield a task and its score, without constant ones; of several heads each one."""
     if not (task.problem.heads or scores.constant):
         yield task, scores.score
     constant = scores.constant.metric if scores.constant else None
@@ -381,13 +380,13 @@ def _of_several_answers(scores: ScoreFindings, task: Task) -> Iterator[tuple[Tas
 def check_teacher_varied(
     classifier: Classifier, path: Path, task: Task, otherwise: str = ""
 ) -> None:
-    """Raise ConstantError for a teacher of one label; of others, a few texts alone are read.
+    """Raise ConstantError for a constant teacher; for others, a few texts are enough.
 
     Args:
         classifier: of the task's labels.
         path: of its artifact, for the message.
         task: some of its validation texts are read.
-        otherwise: the end of the message: how to go on all the same, where that can be set.
+        otherwise: end of the message: the setting that goes on all the same.
     """
     texts = sample(task.choices, TEACHER_TEXTS, task.problem)
     if not len(texts):
@@ -406,7 +405,7 @@ def check_teacher_varied(
 
 
 def another_rate(config: TrainingConfig) -> str:
-    """Return which learning rate to try where a model has learned nothing."""
+    """Return the learning rate to try after a model has learned nothing."""
     low, high = USUAL_RATES
     if config.learning_rate < low:
         return f"a higher learning_rate, as {low:g} to {high:g}"
@@ -416,28 +415,28 @@ def another_rate(config: TrainingConfig) -> str:
 
 
 def is_below_chance(score: Score, labels: int) -> bool:
-    """Return whether a model scores less than a guess, as one whose labels are swapped does, or
-    one whose numbers fall where the true ones rise."""
+    """Return whether a model scores below chance, as with swapped labels, or numbers that fall
+    where the true ones rise."""
     metric = METRICS.get(score.metric)
     chance = None if metric is None else metric.chance(labels)
     return score.undefined is None and chance is not None and score.high < chance
 
 
 def reversed_words(problem: Problem[Any]) -> str:
-    """Return what a score below chance looks like."""
+    """Return the likely reason of a score below chance."""
     if problem.names_labels:
         return "its labels look swapped"
     return "its numbers fall where those of the data rise"
 
 
 def check_labels_fit(classifier: Classifier, task: Task) -> None:
-    """Say where a model scores below chance on the validation texts.
+    """Warn of a model that scores below chance on the validation texts.
 
     Raises:
-        ConfigError: it does, and its labels were matched with those of the data by a map or a
-            guess: damage to such a model would count as a gain.
+        ConfigError: it does, and its labels were matched by a map or a guess: damage to such a
+            model would count as a gain.
     """
-    if not len(task.choices) or task.problem.gives_vectors:  # the gate says what it lacks
+    if not len(task.choices) or task.problem.gives_vectors:  # the gate reports what it lacks
         return
     found, predictions = evaluate(classifier, task.choices, task.metric)
     if not is_below_chance(found, len(task.labels)):
@@ -457,14 +456,14 @@ def check_labels_fit(classifier: Classifier, task: Task) -> None:
 
 
 def _warn_of_unit(name: str, truth: npt.NDArray[np.float64], numbers: Any) -> None:
-    """Log a warning for numbers that are further from the true ones than their mean is: a
-    correlation sees neither another unit nor an offset."""
+    """Log a warning for numbers that are further from the true ones than their mean: a correlation
+    ignores units and offsets."""
     error = float(np.sqrt(np.square(truth - numbers).mean()))
     if error > float(truth.std()):
         logger.warning(
             "%s gives numbers of mean %.4g and standard deviation %.4g, and the data have %.4g and "
-            "%.4g: it is further from them (%.4g) than their mean. Is it of another unit, or "
-            "hardly trained?",
+            "%.4g: it is further from them (%.4g) than their mean. Has it another unit, or hardly "
+            "trained?",
             *(name, float(numbers.mean()), float(numbers.std()), float(truth.mean())),
             *(float(truth.std()), error),
         )

@@ -1,4 +1,4 @@
-"""One row of figures a model over several tasks: the average that papers on GLUE print."""
+"""Averages of models over several tasks, as in papers on GLUE."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class Average(Record):
     def of(cls, scores: Sequence[Score]) -> Average:
         """Return the mean of the scores of one model.
 
-        Tasks have texts of their own, so that the errors of their scores are independent, and the
-        squares of the half intervals add up.
+        Tasks have different texts, so that errors are independent, and squares of half intervals
+        add up.
         """
         value = 100 * sum(score.value for score in scores) / len(scores)
         halves = [50 * (score.high - score.low) for score in scores]

@@ -36,8 +36,8 @@ from bertender.tasks.task import Split, Task
 logger = logging.getLogger(__name__)
 
 ENOUGH_FOR_POINTS = 1000
-"""Texts from which on an isotonic curve does not fit their noise; Niculescu-Mizil and Caruana
-(2005) found it worse than a line below about so many."""
+"""Fewest texts of an isotonic curve; Niculescu-Mizil and Caruana (2005) found it worse than a line
+below about that many."""
 AT_A_BOUND = 1.01
 MEASURES = {"ece": "ECE", "brier": "Brier score", "nll": "negative log-likelihood"}
 
@@ -52,7 +52,7 @@ class CalibrateConfig(Config):
         description="temperature for labels and tags; for sets, by default platt, and isotonic "
         f"from {ENOUGH_FOR_POINTS} texts on",
     )
-    seed: int = Field(0, ge=0, description="which texts intervals resample")
+    seed: int = Field(0, ge=0, description="seed of the intervals' resamples")
 
 
 class Rows:
@@ -84,7 +84,7 @@ class Rows:
         self.logits: FloatArray = np.concatenate(logits)[is_labelled].astype(np.float64)
 
     def judged(self, calibration: Calibration | None) -> Judged:
-        """Return the probabilities under a calibration, beside the truth."""
+        """Return the calibrated probabilities, and the truth."""
         problem = self.problem.with_calibration(calibration)
         return Judged(
             problem.probabilities(self.logits, self.labels),
@@ -97,8 +97,8 @@ class Rows:
 def reliability_of(
     problem: Problem[Any], outputs: Sequence[Outputs], split: Split, labels: Sequence[str]
 ) -> Reliability | None:
-    """Return the reliability of a model's probabilities on a split, by its own calibration; None
-    of kinds of problems that have no probabilities."""
+    """Return the reliability of a model's probabilities on a split; None for kinds of problems
+    without probabilities."""
     if not problem.calibrated_by:
         return None
     return Rows(problem, outputs, split, labels).judged(problem.calibration).reliability()
@@ -107,10 +107,10 @@ def reliability_of(
 def calibrate(artifact: Artifact, task: Task, config: CalibrateConfig, out: Path) -> Artifact:
     """Fit a calibration on the validation texts, and write a copy of the artifact that has it.
 
-    A calibration that the artifact has already is fitted anew.
+    An existing calibration is replaced.
 
     Raises:
-        ConfigError: the kind of problem has no probabilities, or another method; or there are no
+        ConfigError: the kind of problem has no probabilities, or not this method; or there are no
             validation texts.
     """
     from bertender.comparison.accuracy import predict_outputs
@@ -170,8 +170,8 @@ def _method(task: Task, config: CalibrateConfig) -> str:
     if not problem.calibrated_by:
         of_heads = " Give the artifact of one head." if problem.heads else ""
         raise ConfigError(
-            f"{task.name!r} is of {problem.name!r}, which has no probabilities of labels to "
-            f"calibrate. Labels, sets of labels, tags and choices have.{of_heads}"
+            f"{task.name!r} is of {problem.name!r}, which has no probabilities to calibrate. "
+            f"Labels, sets of labels, tags and choices have some.{of_heads}"
         )
     if config.method == "auto":
         usual, *others = problem.calibrated_by
@@ -188,7 +188,7 @@ def fitted(rows: Rows, method: str, fitted_for: str) -> Calibration:
     """Return the calibration of some rows by a method.
 
     Args:
-        rows: of texts that nothing has learned from.
+        rows: of texts that the model has not seen.
         method: a row of `Calibration.method`.
         fitted_for: digest of the artifact.
 

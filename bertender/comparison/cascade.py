@@ -1,7 +1,7 @@
-"""A cascade: a small model answers what it is sure of, and a strong one the other texts.
+"""A cascade: a small model answers where it is sure, and a strong one elsewhere.
 
-The threshold is the lowest at which the cascade scores no less than the strong model, on texts set
-apart; the held-out texts then say what it scores, and how many of them are passed on.
+The threshold is the lowest at which the cascade scores no less than the strong model on the
+validation texts; the held-out texts give its score, and the share that is passed on.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from bertender.tasks.task import Split, Task
 from bertender.text.batch import Batch, keep_text
 
 CANDIDATES = 100
-"""Thresholds that are tried: quantiles of the small model's confidence."""
+"""Number of tried thresholds, quantiles of the small model's confidence."""
 
 Numbers = npt.NDArray[np.float64]
 
 
 class CascadePredictor:
-    """Two classifiers as one predictor, which reads the texts itself.
+    """Two classifiers as one predictor of texts.
 
     Args:
-        small: answers each text first.
-        strong: answers those whose least probable decision is less probable.
+        small: answers each text first. strong: answers those whose least probable decision is less
+            probable.
         threshold: than this.
     """
 
@@ -56,18 +56,18 @@ class CascadePredictor:
 
 
 def as_classifier(name: str, small: Classifier, strong: Classifier, threshold: float) -> Classifier:
-    """Return a cascade as what is timed and asked like any other model."""
+    """Return a cascade as a classifier."""
     predictor = CascadePredictor(small, strong, threshold)
     parameters = small.parameters + strong.parameters
     return Classifier(name, small.labels, keep_text, predictor, parameters, small.problem)
 
 
 def check_cascade(problem: Problem[Any], task: Task) -> None:
-    """Raise ConfigError where two models of a kind make no cascade, or nothing chooses its
+    """Raise ConfigError where the kind of problem has no cascade, or no texts to choose a
     threshold."""
     if problem.labels_words or problem.places_are_labels or not problem.calibrated_by:
         raise ConfigError(
-            f"--cascade: a cascade is of labels, or sets of labels, and task {task.name!r} is one "
+            f"--cascade: cascades are for labels, or sets of labels, and task {task.name!r} is one "
             f"of {problem.name!r}. Leave it out."
         )
     if not len(task.selection):
@@ -80,7 +80,7 @@ def check_cascade(problem: Problem[Any], task: Task) -> None:
 
 @dataclass(frozen=True)
 class Answered:
-    """Answers of a model to some texts, and how sure it is of each."""
+    """Answers of a model to some texts, and its confidence."""
 
     answers: Answers
     confidence: Numbers
@@ -92,7 +92,7 @@ class Answered:
         return cls(answers, classifier.problem.confidence(answers.outputs, classifier.labels))
 
     def then(self, strong: Answered, problem: Problem[Any], threshold: float) -> Answered:
-        """Return the answers of a cascade: those of the strong model where this one is not sure."""
+        """Return the answers of a cascade: the strong model's where this one is not sure."""
         sure = self.confidence >= threshold
 
         def mixed(own: Sequence[Any], others: Sequence[Any]) -> list[Any]:
@@ -110,18 +110,18 @@ class Answered:
 def chosen(
     names: tuple[str, str], small: Answered, strong: Answered, split: Split, task: Task
 ) -> CascadeFindings:
-    """Return the lowest threshold whose cascade scores no less than the strong model, on texts set
-    apart.
+    """Return the lowest threshold whose cascade scores no less than the strong model on the
+    validation texts.
 
     Args:
         names: of the two models.
-        small: its answers about these texts.
+        small: its answers to these texts.
         strong: likewise.
         split: these texts.
         task: of the texts.
     """
     steps = np.linspace(0, 1, CANDIDATES + 1)
-    # the first passes nothing on, and the last all
+    # the first passes on no text, and the last all
     thresholds = np.unique([0.0, *np.quantile(small.confidence, steps), 1.0 + 1e-9])
 
     def scored(predictions: Any) -> float:

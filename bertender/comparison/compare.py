@@ -1,7 +1,7 @@
 """The comparison of artifacts: measured once, saved as JSON.
 
-All rows classify the same texts on the same machine. The first row is what changes and speedups
-are relative to.
+All rows classify the same texts on the same machine. Changes and speedups are relative to the first
+row.
 """
 
 from __future__ import annotations
@@ -89,21 +89,21 @@ def compare(
     """Measure artifacts against each other on a task's held-out split.
 
     Args:
-        artifacts: what to compare; the first is the reference.
+        artifacts: the compared ones; the first is the reference.
         task: whose `dev` split all of them classify.
         config: timings and batches.
         measured_at: date and time to record; None takes the clock's.
-        cascade: a small and a strong one of them, which are a row together as well.
+        cascade: a small and a strong one of them, which become one more row.
 
     Raises:
-        ConfigError: no artifacts, or a runtime and none that it runs; or the kind of problem has no
-            cascade, or no texts to choose its threshold on.
+        ConfigError: no artifacts, or a runtime without one that it runs; or the kind of problem has
+            no cascade, or no texts to choose its threshold on.
         RuntimeMissingError: a runtime is not installed.
         ModelError: an artifact's labels are not the task's, or its logits are not finite.
         MachineBusyError: other work disturbs the times, and the config does not allow noisy ones.
     """
     if not artifacts:
-        raise ConfigError("nothing to compare: give at least one artifact, the reference first.")
+        raise ConfigError("no artifacts: give at least one, the reference first.")
     check_installed(*config.runtime)
     check_used(artifacts, *config.runtime)
     _check_same_labels(artifacts, task)
@@ -166,10 +166,9 @@ def row_names(artifacts: Sequence[Artifact]) -> list[str]:
 
 
 def timed_models(artifacts: Sequence[Artifact], runtimes: Sequence[str]) -> list[TimedModel]:
-    """Return what is timed: an onnx artifact once for each of its runtimes, others once.
-
-    The first onnx artifact has a row in each runtime that suits it, a later one in those that it is
-    meant for: float16 files are not timed in float32, but for the first.
+    """Return the timed rows: an onnx artifact once for each of its runtimes, others once. The first
+    onnx artifact has a row in each possible runtime, later ones in those that they are made for:
+    only the first is timed in float32 from a float16 file.
     """
     rows = []
     first = next((each for each in artifacts if each.card.kind == "onnx"), None)
@@ -189,7 +188,7 @@ def timed_models(artifacts: Sequence[Artifact], runtimes: Sequence[str]) -> list
 
 @dataclass(frozen=True)
 class _Scored:
-    """Score of a row. Its classifier is closed before the next one is opened."""
+    """Scores of a row, whose classifier is closed before the next one is opened."""
 
     encode: Encode
     lengths: LengthsRead | None
@@ -232,7 +231,7 @@ def _scored(
 
 @dataclass(frozen=True)
 class _Cascade:
-    """A cascade as it is timed, and what it says of the held-out texts."""
+    """A timed cascade, and its answers to the held-out texts."""
 
     model: TimedModel
     scored: _Scored
@@ -240,7 +239,7 @@ class _Cascade:
     findings: CascadeFindings
 
     def row(self, row: ComparisonRow) -> ComparisonRow:
-        """Return the row of its small model as that of both together."""
+        """Return the row of the cascade, from its small model's."""
         small, strong = self.artifacts
         sizes = measure_size(strong, None)
         digests = (each.digest for each in self.artifacts)
@@ -358,7 +357,7 @@ def _calibration(artifact: Artifact) -> str | None:
 
 
 def ancestors(artifact: Artifact) -> tuple[Ancestor, ...]:
-    """Return an artifact and those it was made from, as a report shows them."""
+    """Return an artifact and its ancestors, for a report."""
     found = []
     for each in lineage(artifact):
         if isinstance(each, str):
@@ -451,7 +450,7 @@ def _conditions(
 
 def texts_chosen_on(artifacts: Sequence[Artifact]) -> tuple[ChosenOn, ...]:
     """Return where the artifacts' settings were chosen: on validation texts, or on `dev`."""
-    # nothing was chosen for a model that records no data, as a finished one
+    # a model without recorded data, as a finished one, has no choices
     sources = [source for each in artifacts if (source := each.card.task.source)]
     shares = [source.get("select", 0.0) for source in sources]
     seen: dict[ChosenOn, bool] = {"dev": not all(shares), "selection": any(shares)}
@@ -478,10 +477,9 @@ Samples = Callable[[ComparisonRow], Sequence[Rounds]]
 def runtime_note(comparison: Comparison) -> RuntimeNote | None:
     """Return the fastest rows of each runtime against each other, for one text and for batches.
 
-    Only rows of as many parameters as the first ONNX row are compared, so that runtimes are, and
-    not models, and only those that the CPU ran; the ratio is of the best row of each. None where
-    fewer than two runtimes were timed, the model's size is unknown, or other work disturbed the
-    times.
+    Only rows with as many parameters as the first ONNX row are compared, so that runtimes differ
+    and models do not, and only those on the CPU; the ratio is of the best row of each. None for
+    fewer than two runtimes, unknown sizes, or disturbed times.
     """
     conditions = comparison.circumstances
     on_cpu = {name: row for name, row in RUNTIMES.items() if not row.needs_gpu}

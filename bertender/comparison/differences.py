@@ -1,10 +1,9 @@
-"""The texts on which two models differ, worst first, and how many each has wrong.
+"""The texts on which two models differ, worst first, and the errors of each.
 
-First come the texts whose answers differ, by the confidence that the first model had in its own and
-the second has not; then those whose answers are equal, by the largest change of a probability. Of
-texts with true labels, McNemar's exact test says whether one model is right more often than the
-other: of the texts that one of them alone has right, each is as likely to be the one's as the
-other's (a binomial test).
+Texts with different answers come first, by the first model's loss of confidence in its answer; then
+those with equal answers, by the largest change of a probability. With true labels, McNemar's exact
+test tells whether one model is right more often: a binomial test on the texts that only one of them
+has right.
 """
 
 from __future__ import annotations
@@ -44,16 +43,16 @@ from bertender.text.batch import Example
 
 COMPARED = frozenset(kind.name for kind in (SINGLE_LABEL, MULTI_LABEL, REGRESSION))
 COMPARED |= {TOKEN_CLASSIFICATION.name}
-"""Kinds of problems whose answers differ or not, or are numbers apart."""
+"""Kinds of problems whose texts can be compared one by one."""
 LEAST_CHANGE = 0.01
-"""Smallest difference of equal answers: of a probability, or of a number in standard deviations of
-the first model's."""
+"""Smallest shown change of a probability, or of a number in the first model's standard
+deviations."""
 OF_FILES = ("text_column", "pair_column", "label_column", "label_map", "skip_bad_rows")
 """Settings of a task's files that a model's card records."""
 SUFFIXES = (".csv", ".jsonl")
 BETWEEN_TEXTS = " | "
 SHOWN_CHARACTERS = 60
-"""Of a text in the terminal."""
+"""Most characters of a text in the terminal."""
 
 FloatArray = npt.NDArray[np.float64]
 Answer = str | float | tuple[str, ...]
@@ -72,7 +71,7 @@ class DiffConfig(Config):
         None, description="column of the true label, where there is one; likewise"
     )
     label_map: str | None = Field(
-        None, description="which label of the file is which of the models: DATA=MODEL by commas"
+        None, description="labels of the file and of the models: DATA=MODEL by commas"
     )
     skip_bad_rows: bool | None = Field(
         None, description="leave out rows of the file that cannot be used, and list them"
@@ -81,18 +80,20 @@ class DiffConfig(Config):
 
 
 class Difference(Record):
-    """A text that two models answer differently, or with another probability."""
+    """A text with different answers or probabilities."""
 
     row: int = Field(description="of the texts that were read, from 1")
     text: tuple[str, ...] = Field(description="its texts, or its words")
-    gold: Answer | None = Field(description="what it is labelled with; None where nobody has")
+    gold: Answer | None = Field(description="true label; None without one")
     first: Answer
     second: Answer
     lost: float | None = Field(
-        description="confidence of the first model in its answer that the second has not; None "
-        "where the answers are equal, and of numbers"
+        description="the second model's loss of confidence in the first's answer; None for equal "
+        "answers, and for numbers"
     )
-    change: float = Field(description="largest of a probability, or of the number")
+    change: float = Field(
+        description="largest change of a probability, or the change of the number"
+    )
     at: str | None = Field(description="label, and word, of that change; None of numbers")
     first_probability: float | None = Field(description="of that label; None of numbers")
     second_probability: float | None
@@ -131,8 +132,8 @@ class Answered(NamedTuple):
     labels: tuple[str, ...]
 
     def probabilities(self, row: int, example: Example, labels: Sequence[str]) -> FloatArray:
-        """Return those of a text, in the order of these labels: (1, labels), or (words, labels)
-        with 0 for words that the model does not see."""
+        """Return the probabilities of a text, in the order of some labels: (1, labels), or (words,
+        labels) with 0 for words that the model does not see."""
         outputs = self.outputs[row]
         order = [self.labels.index(label) for label in labels]
         own = self.problem.probabilities(outputs.logits, self.labels)[:, order]
@@ -147,11 +148,11 @@ def differences(first: Artifact, second: Artifact, task: Task) -> Differences:
     """Return where two models differ on the held-out texts of a task.
 
     Raises:
-        ConfigError: the models are of a kind of problem whose answers are not compared so.
+        ConfigError: their kind of problem cannot be compared text by text.
         ModelError: they are of two kinds of problems, or have other labels.
     """
     check_comparable(first, second)
-    # one after the other, so that one alone is in memory
+    # one at a time in memory
     one, other = (answered(open_classifier(each), task.dev.examples) for each in (first, second))
     return differences_of(one, other, task)
 
@@ -176,7 +177,7 @@ def differences_of(one: Answered, other: Answered, task: Task) -> Differences:
 
 
 def check_comparable(first: Artifact, second: Artifact) -> None:
-    """Raise where two models give no answers that can be compared text by text."""
+    """Raise where two models cannot be compared text by text."""
     kinds = [each.card.task.problem_type for each in (first, second)]
     if kinds[0] != kinds[1]:
         raise ModelError(
@@ -200,14 +201,12 @@ def check_comparable(first: Artifact, second: Artifact) -> None:
 
 
 def task_of_file(artifact: Artifact, path: Path, config: DiffConfig) -> Task:
-    """Return the texts of a file as the held-out ones of a task of a model's labels.
-
-    Its columns are those that the card records, unless the config names others. Without a column of
-    labels the texts have none.
+    """Return the texts of a file as held-out texts of a model's task. Columns are the card's,
+    unless the config names others. Labels are optional.
 
     Raises:
         DataError: the file is wrong.
-        ConfigError: its labels are not those of the model.
+        ConfigError: its labels are not the model's.
     """
     record, problem = artifact.card.task, problem_of(artifact)
     source = record.source if record.source.get("train") or record.source.get("dev") else {}
@@ -231,7 +230,7 @@ def task_of_file(artifact: Artifact, path: Path, config: DiffConfig) -> Task:
 
 
 def _has_labels(path: Path, settings: TaskConfig, problem: Problem[Any]) -> bool:
-    """Return whether a file has the columns of the labels, by their names."""
+    """Return whether a file has the columns of the labels."""
     if path.name.lower().endswith(LINES):
         return False
     if problem.labels_words and path.suffix.lower() in WORD_SUFFIXES:
@@ -245,7 +244,7 @@ def _has_labels(path: Path, settings: TaskConfig, problem: Problem[Any]) -> bool
 
 
 def answered(model: Classifier, examples: Sequence[Example]) -> Answered:
-    """Ask a model about some texts.
+    """Return a model's answers to some texts.
 
     Raises:
         ModelError: a logit is NaN or infinite.
@@ -294,14 +293,13 @@ class _Moved(NamedTuple):
 def _moved(
     one: Answered, row: int, own: FloatArray, theirs: FloatArray, answers: tuple[Any, Any]
 ) -> _Moved:
-    """Return the place whose answer turned with the largest loss of confidence, or else that of the
-    largest change.
+    """Return the place with the largest loss of confidence in a changed answer, or else the largest
+    change.
 
     Args:
         one: the first model.
         row: the number of the text.
-        own: its probabilities (places, labels).
-        theirs: those of the second model, of the same labels.
+        own: its probabilities (places, labels). theirs: the second model's, of the same labels.
         answers: of both, by names.
     """
     change = np.abs(own - theirs)
@@ -311,7 +309,7 @@ def _moved(
         return _Moved(False, place, label, 0.0, most)
     numbers = {label: number for number, label in enumerate(one.labels)}
     if one.problem.name == MULTI_LABEL.name:
-        # a label that comes into the set was out of it with the rest of its probability
+        # a new label of the set was outside it with the complement of its probability
         turned = sorted(numbers[each] for each in {*answers[0]} ^ {*answers[1]})
         label = max(turned, key=lambda each: float(change[0, each]))
         return _Moved(True, 0, label, float(change[0, label]), most)
@@ -347,7 +345,7 @@ def _numbers(
 
 
 def _badness(each: Difference) -> tuple[bool, float]:
-    """Return what sorts the worst difference first: turned answers by their loss, then changes."""
+    """Return the sort key of differences: changed answers by their loss, then changes."""
     return each.lost is None, -(each.change if each.lost is None else each.lost)
 
 
@@ -377,10 +375,10 @@ def _counts(one: Answered, other: Answered, gold: Sequence[Any]) -> dict[str, An
 
 
 def mcnemar(only_first: int, only_second: int) -> float:
-    """Return McNemar's exact p, two-sided, that two models are right as often.
+    """Return McNemar's exact two-sided p of two equally good models.
 
     Args:
-        only_first, only_second: texts that the one alone has wrong, and the other alone.
+        only_first, only_second: numbers of texts that only one of them has wrong.
     """
     from scipy.stats import binomtest  # scipy takes a second to import
 
@@ -389,7 +387,7 @@ def mcnemar(only_first: int, only_second: int) -> float:
 
 
 def difference_lines(found: Differences) -> Iterator[str]:
-    """Yield how far two models agree, in words."""
+    """Yield the agreement of two models in words."""
     if found.agreement is None:
         yield (
             f"{found.n} texts, mean absolute difference {number(found.mean_change)}, "

@@ -1,10 +1,10 @@
-"""Drift: whether recent texts are like those that a model was trained for.
+"""Drift: whether recent texts are like a model's task.
 
-Four things are compared, each on a scale from 0 to 1 that says which share of the texts would have
-to change: the confidence of the model, the tokens of a text, the share of them that are unknown or
-rare, and the labels that are predicted. Numbers and their ranks have the two-sample test of
-Kolmogorov and Smirnov, whose statistic is the largest difference of the cumulative shares; labels
-have a chi-squared test, and half the sum of the differences of their shares.
+Four measures are compared, each from 0 to 1, the share of texts that would have to change: the
+model's confidence, the tokens of a text, the share of unknown or rare ones, and the predicted
+labels. Numbers and their ranks have the two-sample test of Kolmogorov and Smirnov, whose statistic
+is the largest difference of the cumulative shares; labels have a chi-squared test, and half the sum
+of the differences of their shares.
 
 The model is surer of texts that it has learned from, so the reference is the validation texts, or
 the held-out texts where there are none. Rare tokens are those that are rare in the training texts.
@@ -39,11 +39,11 @@ Numbers = npt.NDArray[np.float64]
 
 SEED = 0
 LARGEST_P = 0.01
-"""Of all tests together: each may have its part."""
+"""Level of significance of all tests together."""
 RARE = 2
-"""Texts to learn from that a token must be in; one that is in fewer is rare."""
+"""Training texts with a token; a token in fewer is rare."""
 FEWEST_TEXTS = 50
-"""Of either side; fewer show no effect that is worth an alarm."""
+"""Fewest texts of either side; fewer cannot show a relevant effect."""
 TEXTS_AT_ONCE = 64
 
 
@@ -68,57 +68,57 @@ class DriftConfig(Config):
 
 
 class Measure(Record):
-    """Something of the texts, then and now."""
+    """A measure of the texts, then and now."""
 
     name: str
     test: str
     effect: float = Field(description="0 to 1: the share of the texts that would have to change")
-    p: float = Field(description="of the test; of so much or more by chance")
+    p: float = Field(description="of the test: probability of such an effect by chance")
     reference: float | dict[str, float] = Field(description="the mean, or the share of each label")
     recent: float | dict[str, float]
     drifted: bool
 
 
 class Drift(Record):
-    """Recent texts against those that a model was trained for."""
+    """Recent texts against reference texts."""
 
     artifact: str
     file: str
-    reference: str = Field(description="where the texts to compare with are from")
+    reference: str = Field(description="source of the reference texts")
     reference_texts: int
     recent_texts: int
     max_effect: float
-    max_p: float = Field(description="of each test: its part of 0.01")
+    max_p: float = Field(description="of each test, a part of 0.01")
     measures: tuple[Measure, ...]
 
     @property
     def drifted(self) -> tuple[str, ...]:
-        """The names of what has drifted."""
+        """The names of drifted measures."""
         return tuple(each.name for each in self.measures if each.drifted)
 
 
 @dataclass(frozen=True)
 class Observed:
-    """Some texts as a model reads and answers them."""
+    """Measures of some texts with a model."""
 
     numbers: dict[str, Numbers]
-    """One for each text, by what they are."""
+    """Numbers of each text, by measure."""
     labels: Counter[str]
-    """Predicted ones; empty of what predicts none."""
+    """Predicted labels; empty for models without labels."""
 
 
 def drift(artifact: Artifact, file: Path, config: DriftConfig, task: Task | None = None) -> Drift:
-    """Compare the texts of a file with those that a model was trained for.
+    """Compare the texts of a file with a model's reference texts.
 
     Args:
         artifact: the model.
         file: recent texts, without labels or with some.
-        config: what is compared, and when it is too much.
+        config: the reference, and the limits.
         task: of the model; not needed with `config.reference`.
 
     Raises:
         DataError: a file is wrong.
-        DriftError: too few texts to say anything.
+        DriftError: there are too few texts.
     """
     classifier = open_classifier(artifact)
     recent = _read(file, artifact, classifier.problem)
@@ -136,7 +136,7 @@ def drift(artifact: Artifact, file: Path, config: DriftConfig, task: Task | None
         learned = task.problem.asked(task.train.examples)
         kinds = {"selection": "the validation texts", "dev": "the held-out texts"}
         named = f"{kinds[split]} of task {task.name!r}"
-    if not learned:  # what is rare is counted on texts that are not compared
+    if not learned:  # rare tokens are counted on texts that are not compared
         order = np.random.default_rng(SEED).permutation(len(earlier)).tolist()
         learned, earlier = ([earlier[row] for row in order[part::2]] for part in (0, 1))
     common = _common(classifier, _drawn(learned, config.max_texts))
@@ -168,7 +168,7 @@ def compared(
     reference: str,
     texts: tuple[int, int],
 ) -> Drift:
-    """Return the tests of what was observed of two files."""
+    """Return the tests of two files' measures."""
     tests: list[tuple[str, str, float, float, Any, Any]] = []
     for name, own in then.numbers.items():
         effect, p = of_numbers(own, now.numbers[name])
@@ -203,7 +203,7 @@ def compared(
 
 
 def require_no_drift(found: Drift) -> None:
-    """Raise DriftError where something has drifted."""
+    """Raise DriftError where a measure has drifted."""
     if found.drifted:
         raise DriftError(
             f"{found.file} is not like {found.reference}: {', '.join(found.drifted)} differ "
@@ -216,7 +216,7 @@ def of_numbers(then: Numbers, now: Numbers) -> tuple[float, float]:
     """Return the largest difference of the cumulative shares of two samples, and its p."""
     from scipy.stats import ks_2samp
 
-    # by its limit: the exact p takes minutes of thousands of texts
+    # asymptotic: the exact p takes minutes for thousands of texts
     found = ks_2samp(then, now, method="auto" if len(then) + len(now) < 1000 else "asymp")
     return float(found.statistic), float(found.pvalue)
 
@@ -236,12 +236,12 @@ def of_labels(then: Counter[str], now: Counter[str]) -> tuple[float, float]:
 def observed(
     classifier: Classifier, examples: Sequence[Example], common: frozenset[Any]
 ) -> Observed:
-    """Return how a model reads and answers some texts.
+    """Return the measures of some texts with a model.
 
     Args:
         classifier: the model.
         examples: the texts.
-        common: the tokens that are not rare.
+        common: tokens that are not rare.
     """
     problem, labels = classifier.problem, classifier.labels
     outputs = predict_outputs(classifier, examples, tokens_per_batch=TOKENS_PER_BATCH)
@@ -270,8 +270,8 @@ def observed(
 
 
 def _tokens(classifier: Classifier, examples: Sequence[Example]) -> Iterator[Sequence[Any]]:
-    """Yield the tokens of each example as the model reads it; words where it reads the text.
-    Unknown ones are left as None."""
+    """Yield the tokens of each example, or words where the model reads the text; None for unknown
+    ones."""
     if not isinstance(classifier.encode, Tokenize):
         yield from (" ".join(example).casefold().split() for example in examples)
         return
@@ -287,7 +287,7 @@ def _tokens(classifier: Classifier, examples: Sequence[Example]) -> Iterator[Seq
 
 
 def _common(classifier: Classifier, examples: Sequence[Example]) -> frozenset[Any]:
-    """Return the tokens that are in several of some texts, the unknown one never."""
+    """Return the tokens that occur in several texts, without the unknown one."""
     counts = Counter(token for own in _tokens(classifier, examples) for token in {*own})
     return frozenset(token for token, count in counts.items() if count >= RARE) - {None}
 
@@ -312,7 +312,7 @@ def _shares(counts: Counter[str]) -> dict[str, float]:
 
 
 def drift_lines(found: Drift) -> Iterable[str]:
-    """Yield the lines that show a comparison: how, each measure, and the verdict."""
+    """Yield the lines of a comparison: its settings, each measure, and the verdict."""
     yield (
         f"{found.recent_texts} texts of {found.file} against {found.reference_texts} of "
         f"{found.reference}; an alarm is an effect above {found.max_effect:g} with p below "

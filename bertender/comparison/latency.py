@@ -1,18 +1,17 @@
 """Latency of classifiers, timed in turns in fresh processes: text in, logits out.
 
-In every round each classifier runs on the same texts, in an order shuffled from round to round, so
-a machine that slows down or speeds up does so for all rows. Speedups are formed within a round,
-where the machine was the same for both. Raw samples are stored.
+In every round, all classifiers run on the same texts in a random order, so that a machine that
+slows down or speeds up does so for all rows. Speedups are ratios within a round. Raw samples are
+stored.
 
-Where a process lies in memory and how its threads were placed changes its times by more than its
-own rounds show. So a timing is repeated, each time in fresh processes: one for each engine (PyTorch
-or a runtime), whose rows it opens, so that no engine's threads and memory disturb another's. All
-rows still take turns, one after another, and the raw samples are merged. The first row is timed
-twice: its ratio to itself is the noise floor.
+Memory layout and thread placement of a process change its times by more than its rounds show. So a
+timing is repeated in fresh processes: one for each engine (PyTorch or a runtime), which opens the
+engine's rows, so that engines do not disturb each other. All rows still take turns, and the raw
+samples are merged. The first row is timed twice: its ratio to itself is the noise floor.
 
-This module is what such a process runs, too: the first line of standard input is a TimingRequest.
-Once its rows are open, an empty line comes back; then each line "ROW ROUND" is followed by that
-turn, as JSON.
+This module is also the program of these processes: the first line of standard input is a
+TimingRequest. An empty line answers once the rows are open; then each line "ROW ROUND" is answered
+by that turn, as JSON.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ from bertender.text.batch import Example
 from bertender.text.tokenizer import load_tokenizer
 
 ROOT = Path(__file__).resolve().parents[2]
-"""Folder of this package, where a fresh process must find it."""
+"""Folder of this package, for fresh processes."""
 
 
 class Turn(NamedTuple):
@@ -70,16 +69,13 @@ TakeTurn = Callable[[int, int], Turn]
 
 
 class Turns:
-    """Times some classifiers, which are open in this process, a turn at a time.
-
-    The texts of a round follow from its number, so that rows which are open in other processes
-    have the same.
+    """Times classifiers that are open in this process, a turn at a time. The number of a round
+    draws its texts, so that rows in other processes have the same.
 
     Args:
         classifiers: opened with `threads=threads_of(config)`.
         examples: texts to draw from.
-        config: what is timed.
-        process: number of this repetition among several, so that each draws other texts.
+        config: of the timing. process: number of this repetition, so that each draws other texts.
     """
 
     def __init__(
@@ -96,13 +92,13 @@ class Turns:
         self._prepared: set[tuple[int, tuple[int, ...]]] = set()
 
     def take(self, row: int, number: int) -> Turn:
-        """Time one classifier for a round, after texts that let the row before leave the caches.
+        """Time one classifier for a round, after warm-up texts.
 
         Worker threads of another runtime may still spin for a while after its last call.
         """
         singles, batch = drawn_texts(self.examples, self.config, self.process, number)
         classifier = self.classifiers[row]
-        # runtimes compile for shapes: each runs once before it is timed
+        # runtimes compile for shapes: each shape runs once before it is timed
         for texts in (*([example] for example in singles), batch):
             encoded = classifier.encode(texts)
             for shape in {array.shape for array in encoded.arrays.values()}:
@@ -118,7 +114,7 @@ class Turns:
 def drawn_texts(
     examples: Sequence[Example], config: LatencyConfig, process: int, number: int
 ) -> tuple[list[Example], list[Example]]:
-    """Return the single texts and the batch of a round; they follow from its number.
+    """Return the single texts and the batch of a round, drawn by its number.
 
     Args:
         examples: texts to draw from.
@@ -148,10 +144,9 @@ def measure_latency(
     *,
     process: int = 0,
 ) -> LatencyReport:
-    """Time classifiers against each other, here; the first is what speedups are relative to.
-
-    The classifiers must be opened with `threads=threads_of(config)`: runtimes fix their
-    threads at opening. PyTorch's are set here, and put back.
+    """Time classifiers against each other in this process; speedups are relative to the first. Open
+    them with `threads=threads_of(config)`: runtimes fix their threads at opening. PyTorch's are set
+    here, and reset.
 
     Args:
         classifiers: the first is the reference.
@@ -177,12 +172,12 @@ def measure_latency(
 def time_in_turns(
     names: Sequence[str], take: TakeTurn, texts: int, config: LatencyConfig, *, process: int = 0
 ) -> LatencyReport:
-    """Time rows against each other, wherever they are open.
+    """Time rows against each other, in whatever processes they are open.
 
     Args:
         names: of the rows; the first is the reference.
         take: times one of them for a round.
-        texts: number of those that are drawn from.
+        texts: number of texts to draw from.
         config: what is timed.
         process: number of this repetition among several.
 
@@ -214,7 +209,7 @@ def time_in_turns(
 
 
 def merged(reports: Sequence[LatencyReport], config: LatencyConfig) -> LatencyReport:
-    """Return the reports of several processes, of the same rows, as one; its load is missing."""
+    """Merge the reports of several processes on the same rows, without their load."""
     one = reports[0]
     by_row = list(zip(*(report.rows for report in reports), strict=True))
     single_ms = [[rounds for row in rows for rounds in row.single_ms] for rows in by_row]
@@ -236,7 +231,7 @@ def _rows(
     batch_texts: int,
     seed: int,
 ) -> tuple[Latency, ...]:
-    """Compute the figures of each row's samples, by row and process; the first is the reference."""
+    """Compute each row's figures from its samples by process; the first row is the reference."""
     rows = []
     for name, single, batch in zip(names, single_ms, batch_ms, strict=True):
         batches = np.concatenate(batch)
@@ -255,7 +250,7 @@ def _rows(
 
 
 def threads_of(config: LatencyConfig) -> int:
-    """Return how many threads a config means, where 0 is every usable core."""
+    """Return the number of threads of a config; 0 is every usable core."""
     return config.threads or environment().cores
 
 
@@ -275,7 +270,7 @@ def quiet(threads: int) -> Iterator[None]:
 
 
 class PassedOn(Record):
-    """The strong model of a cascade, and when it is asked."""
+    """The strong model of a cascade, and the threshold."""
 
     artifact: Path
     runtime: str = DEFAULT_RUNTIME
@@ -296,8 +291,8 @@ class TimedModel(Record):
 
     @property
     def engine(self) -> str:
-        """The runtime, or the kind of an artifact that no runtime runs; a cascade has a process of
-        its own, as its models may be of two."""
+        """The runtime, or the kind of an artifact without one; a cascade has its own process, as
+        its models may have two."""
         if self.then is not None:
             return self.name
         if self.graph is not None:
@@ -306,9 +301,8 @@ class TimedModel(Record):
         return runtime_of(artifact, self.runtime) or artifact.card.kind
 
     def open(self, threads: int, max_length: int | None, *, spinning: bool = True) -> Classifier:
-        """Open it as `open_classifier` does; its files were checked by who made the request.
-
-        Threads of one model of a cascade that wait in a loop would take the cores of the other.
+        """Open it as `open_classifier` does; the requester has checked its files. Spinning threads
+        of one model of a cascade would take the cores of the other.
         """
         if self.then is not None:
             places = (self.artifact, self.runtime), (self.then.artifact, self.then.runtime)
@@ -368,10 +362,10 @@ def measure_models(
     *,
     max_length: int | None = None,
 ) -> LatencyReport:
-    """Time models against each other in `config.processes` fresh processes.
+    """Time models against each other in `config.processes` repetitions of fresh processes.
 
     Args:
-        models: the first is what speedups are relative to; it is timed twice.
+        models: speedups are relative to the first, which is timed twice.
         examples: texts to draw from.
         config: what is timed; with one process it is this one.
         max_length: longest input in tokens; None takes each artifact's own.
@@ -402,7 +396,7 @@ def _in_fresh_processes(request: TimingRequest) -> LatencyReport:
     config, texts = request.config, len(request.examples)
     if not config.noisy:
         check_load_now()
-    # each repetition reports its load; how much is too much is judged here
+    # each repetition reports its load, which is judged here
     of_one = config.model_copy(update={"processes": 1, "noisy": True})
     reports, names = [], [each.name for each in request.models]
     for number in track(range(config.processes), "time in fresh processes", config.processes):
@@ -436,13 +430,13 @@ def open_engines(request: TimingRequest) -> Iterator[TakeTurn]:
 
 
 class LineProcess:
-    """A Python process that is asked in lines: each is followed by one line of its results.
+    """A Python process that answers each line with a line.
 
     Args:
         process: reads lines and writes a line for each.
-        errors: what it prints besides.
-        purpose: what it is, for messages: "a process that timed 3 rows".
-        hint: the next step when it ends, for messages.
+        errors: its standard error.
+        purpose: its description in messages: "a process that timed 3 rows".
+        hint: the next step in messages when it ends.
     """
 
     def __init__(
@@ -454,13 +448,13 @@ class LineProcess:
         self.hint = hint
 
     def ask(self, line: str) -> str:
-        """Return the line that follows one.
+        """Return the answer to a line.
 
         Raises:
             ModelError: the process has ended.
         """
         assert self.process.stdin and self.process.stdout
-        with suppress(BrokenPipeError):  # it has ended: no line follows
+        with suppress(BrokenPipeError):  # it has ended
             print(line, file=self.process.stdin, flush=True)
         if result := self.process.stdout.readline():
             return result
@@ -485,18 +479,18 @@ def line_process(
     """Start a module in a fresh process, which ends with the block.
 
     Args:
-        module: of this project; its results are the lines of its standard output.
-        purpose: what the process is, for messages.
-        hint: a sentence for messages: what to do when it ends.
+        module: of this project; it answers on standard output.
+        purpose: description of the process in messages.
+        hint: next step in messages when it ends, a sentence.
         python: the interpreter, which may be of another environment.
-        variables: of the environment, added to those of this process.
+        variables: added to this process's environment.
     """
-    # packages of this process are none of another environment's
+    # another environment has packages of its own
     own = [os.environ.get("PYTHONPATH")] if python == sys.executable else []
     places = [str(ROOT), *filter(None, own)]
     with (
         TemporaryFile() as errors,
-        # -P: no file of the folder that this runs in comes before a library of the same name
+        # -P: files in the current folder do not shadow libraries
         subprocess.Popen(
             [python, "-P", "-m", module],
             env={**os.environ, "PYTHONPATH": os.pathsep.join(places), **(variables or {})},
@@ -509,16 +503,16 @@ def line_process(
         try:
             yield LineProcess(process, errors, purpose, hint)
         finally:
-            process.kill()  # it has no more to do, and nothing to save
+            process.kill()  # it has nothing left to do or save
             if process.stdin:
-                with suppress(BrokenPipeError):  # a line that it did not read
+                with suppress(BrokenPipeError):  # an unread line
                     process.stdin.close()
 
 
 def main() -> None:
-    """Open the rows of a request, and time the turns that are asked for until the input ends."""
+    """Open the rows of a request, and time requested turns until the input ends."""
     with os.fdopen(os.dup(1), "w", buffering=1, encoding="utf-8") as results:
-        os.dup2(2, 1)  # what libraries print is not a result
+        os.dup2(2, 1)  # output of libraries is not a result
         assert isinstance(sys.stdin, io.TextIOWrapper)
         sys.stdin.reconfigure(encoding="utf-8")  # whatever the locale is
         request = TimingRequest.model_validate_json(sys.stdin.readline())

@@ -1,4 +1,4 @@
-"""Predictions of a row beside the truth, and beside those of the first row."""
+"""Predictions of a row, compared with the truth and with the first row's."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ SHOWN_CHARACTERS = 500
 
 
 def confusion(task: Task, predictions: Sequence[Any]) -> tuple[Confused, ...] | None:
-    """Return how often each label is predicted for each, the most frequent first; None where a text
-    has not one label."""
+    """Return how often each label is predicted for each true one, the most frequent first; None for
+    kinds without one label a text."""
     if task.problem_type != SINGLE_LABEL.name:
         return None
     pairs = zip(task.dev.label_ids, predictions, strict=True)
@@ -35,7 +35,7 @@ def disagreements(
 ) -> tuple[Disagreement, ...] | None:
     """Return the held-out texts on which two models differ most, the largest distance first.
 
-    Texts with the same prediction are left out, but for numbers, which are all more or less apart.
+    Texts with the same prediction are left out, except for numbers.
 
     Args:
         task: of the texts.
@@ -79,7 +79,7 @@ def disagreements(
 
 
 def shown(answer: Any) -> str:
-    """Return an answer, by the names of its labels, as a cell shows it; a dash for None."""
+    """Return an answer by names of labels for a cell; a dash for None."""
     if answer is None:
         return "-"
     if isinstance(answer, str):

@@ -1,8 +1,7 @@
 """The comparison table with its notes: for a terminal and in Markdown.
 
-Everything comes from a saved Comparison; nothing is measured here. What is missing is a dash, never
-a 0. By default a table has the columns that a choice is made by, and fits a terminal of 100
-columns; `wide` shows all.
+All figures come from a saved Comparison. A missing value is a dash, never a 0. By default a table
+has the columns for a choice, and fits a terminal of 100 columns; `wide` shows all.
 """
 
 from __future__ import annotations
@@ -30,24 +29,24 @@ from bertender.models.runtimes import RUNTIMES
 
 DASH = "-"
 NOISY = "~"
-"""Before every figure that was timed on a busy machine."""
+"""Mark of figures that were timed on a busy machine."""
 MEGABYTE = 10**6
 CHOICES: Mapping[tuple[ChosenOn, ...], str] = {
     (): "no row records which texts its settings were chosen on",
-    ("selection",): "settings were chosen on validation texts, that no row learned from",
+    ("selection",): "settings were chosen on validation texts, which no row learned from",
     ("dev",): "settings were chosen on the same texts (select=0), which flatters what was chosen",
     ("dev", "selection"): "settings were chosen on the same texts for some rows (select=0), which "
-    "flatters them, and for others on validation texts, that none of these learned from",
+    "flatters them, and for others on validation texts, which none of these learned from",
 }
 BELOW_CHANCE = (
     "its labels look swapped (--label-map), or its numbers fall where those of the data rise"
 )
 FEWEST_FOR_A_FRONT = 3
-"""Rows; two can be compared by eye."""
+"""Fewest rows with a Pareto front; two can be compared by eye."""
 VERSIONS_SHOWN = ("bertender", "torch", "transformers", "onnxruntime", "numpy")
 
 Cell = tuple[str, ...]
-"""A value and what belongs to it (an interval): stacked in a terminal, one line in Markdown."""
+"""A value and its interval or the like: stacked in a terminal, one line in Markdown."""
 Key = TypeVar("Key")
 
 
@@ -68,7 +67,7 @@ def short(value: float | None) -> str:
 
 
 def two_digits(value: float) -> str:
-    """Return a number with two digits, or all before the point."""
+    """Return a number with two significant digits, and all before the point."""
     return f"{value:.0f}" if value >= 99.5 else f"{value:.2g}"
 
 
@@ -108,10 +107,10 @@ def markdown_rows(
 def pareto_front(costs: Mapping[Key, Sequence[float]]) -> list[Key]:
     """Return the keys that no other dominates, in order.
 
-    One dominates another where it costs no more in anything, and less in something.
+    A key dominates another where no cost is higher, and one is lower.
 
     Args:
-        costs: of each key the same things; a gain, as a score, is a cost below 0.
+        costs: the same ones for each key; a gain, as a score, is a negative cost.
     """
 
     def dominates(one: Sequence[float], other: Sequence[float]) -> bool:
@@ -134,7 +133,7 @@ class Column:
     numeric: bool = True
     timed: bool = False
     optional: bool = False
-    """Left out where no row has a value."""
+    """Leave it out where no row has a value."""
 
     def heading(self, conditions: Conditions) -> Cell:
         unit = self.unit.format_map(dict(conditions))
@@ -199,7 +198,7 @@ def _further_score(task: str) -> Column:
 
 PASSED_ON = Column("Passed on", "texts", _passed_on, optional=True)
 DEFAULT_COLUMNS = (NAME_AND_KIND, DISK, SCORE, CHANGE, PASSED_ON, P50, SPEEDUP, OVER_ONNX)
-"""Columns that a choice is made by."""
+"""Default columns, for a choice."""
 COLUMNS = (
     NAME,
     RUNS_AS,
@@ -220,11 +219,11 @@ COLUMNS = (
     Column("ECE", "calibrated", _reliability, optional=True),
     Column("Parity", "agreement", _parity),
 )
-"""All of them, for `wide`."""
+"""All columns, for `wide`."""
 
 
 def terminal_table(comparison: Comparison, wide: bool = False) -> Table:
-    """Render the comparison for a terminal, as wide as its cells; intervals are below."""
+    """Render the comparison for a terminal; intervals are below values."""
     table = captioned_table(comparison_lines(comparison), show_lines=True, padding=0)
     columns = columns_of(comparison, wide)
     for column in columns:
@@ -267,8 +266,8 @@ class ScoreTable:
 def score_tables(comparison: Comparison, *, by_label: bool) -> list[ScoreTable]:
     """Return a table of every score of the rows, and those of each row's labels.
 
-    There are none of a problem type with one metric, and of files that do not record them. Of
-    each row that has probabilities there is a reliability curve.
+    Problem types with one metric, and files without scores, have no such table. Rows with
+    probabilities also have a reliability curve.
     """
     rows = [(row.name, row.scores) for row in comparison.rows if row.scores]
     tables = []
@@ -326,7 +325,7 @@ def columns_of(comparison: Comparison, wide: bool) -> list[Column]:
 
 
 def table_rows(comparison: Comparison, columns: Sequence[Column]) -> list[list[Cell]]:
-    """Return the cells of every row, with those that were timed on a busy machine marked."""
+    """Return the cells of every row, marking those that were timed on a busy machine."""
     noisy = is_noisy(comparison)
     rows = [
         [marked(column.cell(row), noisy and column.timed) for column in columns]
@@ -339,7 +338,7 @@ def table_rows(comparison: Comparison, columns: Sequence[Column]) -> list[list[C
 
 
 def is_noisy(comparison: Comparison) -> bool:
-    """Return whether other work disturbed what was timed."""
+    """Return whether other work disturbed the times."""
     load = comparison.circumstances.load
     return load is not None and load.noisy
 
@@ -350,7 +349,7 @@ def marked(cell: Cell, noisy: bool) -> Cell:
 
 
 def in_one_sentence(comparison: Comparison, name: str) -> str:
-    """Return the gain of a row over the first one, for someone who reads no table."""
+    """Return the gain of a row over the first one in a sentence."""
     first, *others = comparison.rows
     row = next(each for each in others if each.name == name)
     pairs = [
@@ -370,7 +369,7 @@ def in_one_sentence(comparison: Comparison, name: str) -> str:
 
 
 def comparison_lines(comparison: Comparison) -> list[str]:
-    """Return all that a reader needs to judge the table: what was measured first, then how."""
+    """Return the notes below the table: its figures first, then its conditions."""
     rows, conditions = comparison.rows, comparison.circumstances
     lines = conditions_lines(conditions)
     if any(row.speedup_over_onnx_float32 for row in rows):
@@ -452,7 +451,7 @@ def _cascade_line(row: ComparisonRow, noisy: bool) -> str:
 
 
 def conditions_lines(conditions: Conditions) -> list[str]:
-    """Return what was measured, on which machine, and how."""
+    """Return the conditions: texts, machine, and method."""
     environment, config, lengths = conditions.environment, conditions.config, conditions.lengths
     runtimes = [RUNTIMES[name] for name in config.runtime]
     *engines, last = ["PyTorch", *(runtime.title for runtime in runtimes)]

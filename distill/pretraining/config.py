@@ -17,30 +17,30 @@ TEXT_COLUMN_HELP = "column of the corpus's text, in Parquet files and hub data s
 MASKED_LANGUAGE_MODEL = "masked_language_model"
 SHORT_SHARE = 0.9
 NEW_ENCODER_RATE, ENCODER_RATE = 0.0005, 0.0001
-"""Peak learning rates by default: of a new encoder, and of one that exists."""
+"""Default peak learning rates of a new encoder, and of an existing one."""
 PHRASE = "phrase"
 FULL_SENTENCES, DOC_SENTENCES = "full-sentences", "doc-sentences"
 
 
 @dataclass(frozen=True)
 class PretrainingObjective:
-    """A row of OBJECTIVES. `pretrain.TRAINING_MODULES` has what is trained, by the same name."""
+    """A row of OBJECTIVES. `pretrain.TRAINING_MODULES` has its module by the same name."""
 
     summary: str
     paper: str
     family: str = "bert"
     """The model's row of FAMILIES."""
     perplexity_of: str | None = "mlm"
-    """The part of the loss that is a language model's, whose exponential is reported."""
+    """The part of the loss whose exponential is reported as perplexity."""
     problem_type: str = MASKED_LANGUAGE_MODEL
     pairs: bool = False
     """Whether a row is a pair of segments of a document."""
     continues: bool = False
-    """Whether an encoder that exists learns by it: with no head but the one that predicts words."""
+    """Whether existing encoders can train by it: its only head predicts words."""
 
     @property
     def predicts_words(self) -> bool:
-        """Return whether the model has a masked-language head."""
+        """Whether the model has a masked-language head."""
         return self.problem_type == MASKED_LANGUAGE_MODEL
 
 
@@ -114,9 +114,9 @@ class TokenizerKind:
     summary: str
     paper: str
     smallest: int = 100
-    """The fewest entries that a vocabulary of this kind can have."""
+    """Fewest entries of a vocabulary of this kind."""
     sampled_by: str | None = None
-    """The setting by which words are split at random in training."""
+    """The setting that splits words at random in training."""
 
 
 WORDPIECE = "wordpiece"
@@ -160,7 +160,7 @@ class LengthPhase:
     name: str
     max_length: int
     share: float
-    """Of the steps of the whole run."""
+    """Share of the steps of the run."""
 
 
 def _uneven_heads(config: PretrainConfig) -> str:
@@ -172,7 +172,7 @@ def _uneven_heads(config: PretrainConfig) -> str:
 
 
 def _kind_of(config: PretrainConfig) -> TokenizerKind:
-    """Return the kind of tokenizer to train; the first where an encoder has its own."""
+    """Return the kind of tokenizer to train; the first one beside an encoder."""
     return TOKENIZERS[config.tokenizer or WORDPIECE]
 
 
@@ -192,8 +192,8 @@ OF_A_NEW_ENCODER = frozenset(
 def _needs_new_heads(config: PretrainConfig) -> str:
     rows = ", ".join(name for name, row in OBJECTIVES.items() if row.continues)
     return (
-        f"objective {config.objective!r} learns through heads that no encoder comes with. Beside "
-        f"encoder, give one of {rows}."
+        f"objective {config.objective!r} needs heads that encoders do not have. With encoder, give "
+        f"one of {rows}."
     )
 
 
@@ -211,7 +211,7 @@ def _sampled_by_another(name: str) -> Rule[PretrainConfig]:
 RULES: Mapping[str, Rule[PretrainConfig]] = {
     "shape beside an encoder": Rule(
         lambda config: config.encoder is not None,
-        "an encoder has its own shape and vocabulary. Leave this out.",
+        "the encoder has its own shape and vocabulary. Leave this out.",
         OF_A_NEW_ENCODER,
         against="encoder",
         beyond_default=True,
@@ -222,8 +222,7 @@ RULES: Mapping[str, Rule[PretrainConfig]] = {
     ),
     "alpha of one language": Rule(
         lambda config: "," not in config.corpus,
-        "corpus={corpus} is one part, and there is nothing to sample. Give several by commas, a "
-        "language each, or leave this out.",
+        "corpus={corpus} is one part. Give several by commas, a language each, or leave this out.",
         frozenset({"language_alpha"}),
     ),
     "packing of pairs": Rule(
@@ -246,8 +245,7 @@ RULES: Mapping[str, Rule[PretrainConfig]] = {
     ),
     "phrases split at random": Rule(
         lambda config: config.phrases is not None,
-        "words that are split at random have other tokens than the phrases. Leave this or phrases "
-        "out.",
+        "randomly split words have other tokens than the phrases. Leave this or phrases out.",
         frozenset({"subword_alpha", "bpe_dropout"}),
         against="phrases",
     ),
@@ -258,7 +256,7 @@ RULES: Mapping[str, Rule[PretrainConfig]] = {
     ),
     "share of no steps": Rule(
         lambda config: config.short_length is None,
-        "without short_length no step is shorter. Give short_length too, or leave it out.",
+        "it needs short_length. Give that too, or leave it out.",
         frozenset({"short_share"}),
         beyond_default=True,
     ),
@@ -301,13 +299,13 @@ class PretrainConfig(TrainingConfig):
         ge=0,
         le=1,
         description="sample the parts of the corpus, a language each, by their shares to this "
-        "power: 0 evenly, 1 as they are; 0.5 is usual",
+        "power: 0 for equal shares, 1 for unchanged ones; 0.5 is usual",
     )
     encoder: str | None = Field(
         None,
         min_length=1,
-        description="encoder that learns your text's words, instead of a new one: a folder, a hub "
-        "name or a packaged one",
+        description="encoder to train further, instead of a new one: a folder, a hub name or a "
+        "packaged one",
     )
     objective: Annotated[str, OBJECTIVES.validator()] = Field(
         "mlm", description=f"objective: {', '.join(OBJECTIVES)} (see docs/how-to/pretrain.md)"
@@ -322,14 +320,15 @@ class PretrainConfig(TrainingConfig):
     hidden_size: int = Field(256, ge=8, description="width of the encoder")
     heads: int = Field(4, ge=1, description="attention heads; must divide hidden_size")
     stack_from: Path | None = Field(
-        None, description="artifact of a shallower `pretrain` whose layers are repeated to start"
+        None,
+        description="artifact of a shallower `pretrain` whose layers are repeated at the start",
     )
     packing: Literal["full-sentences", "doc-sentences"] = Field(
         "full-sentences",
-        description="whether a row of sentences goes on in the next document, or ends with its own",
+        description="rows of sentences continue in the next document, or end with their own",
     )
     phrases: Path | None = Field(
-        None, description="file of the phrases that objective phrase masks as wholes, one a line"
+        None, description="file of the phrases that objective phrase masks as a whole, one a line"
     )
     subword_alpha: float | None = Field(
         None,
@@ -342,8 +341,7 @@ class PretrainConfig(TrainingConfig):
         None,
         gt=0,
         lt=1,
-        description="probability to pass over a merge of bpe and char-bpe in training; 0.1 is "
-        "usual",
+        description="probability of skipping a merge of bpe and char-bpe in training; 0.1 is usual",
     )
     mask_probability: float = Field(0.15, gt=0, lt=1, description="share of tokens to predict")
     max_length: int = Field(128, ge=8, description="tokens of a row of the corpus, at most")
@@ -356,7 +354,7 @@ class PretrainConfig(TrainingConfig):
     learning_rate: float = Field(NEW_ENCODER_RATE, gt=0, description="peak learning rate")
 
     def of_encoder(self) -> Self:
-        """Return the config with a lower rate where none was set: what is learned stays."""
+        """Return the config of further training, with a lower rate unless one was set."""
         if self.encoder is None or self.is_explicit("learning_rate"):
             return self
         return self.changed({"learning_rate": ENCODER_RATE})

@@ -1,7 +1,7 @@
 """Text to pre-train on: passages that stream from files, hub data sets and named corpora.
 
-A passage is a line of text; an empty one stands where a document ends. No more of a corpus than
-some passages is ever in memory: what needs it whole reads it again.
+A passage is a line of text; an empty one ends a document. Only some passages are in memory at a
+time: a corpus is read again where it is needed again.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from bertender.tasks.rows import read_parquet, split_lines
 from bertender.text.batch import is_blank
 
 HELD_OUT_EVERY = 50
-"""One of so many passages, or of runs of passages, is held out of training."""
+"""One in this many passages, or runs of passages, is held out."""
 PASSAGES_AT_ONCE = 1000
-"""To tokenise together: a call for each would cost more than its work."""
+"""Passages that are tokenised at once: single calls cost more than their work."""
 LONGEST_LINE_BYTES = 2**16
-"""A longer line comes in parts: some corpora are a single one."""
+"""Most characters of a line; a longer one is split, as some corpora are a single line."""
 BYTE_ORDER_MARK = "\ufeff"
 CONTINUATION_BYTES = bytes(range(0x80, 0xC0))
-"""The bytes of a UTF-8 character after its first."""
+"""Continuation bytes of UTF-8."""
 HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+(:[\w.-]+)?")
 """OWNER/NAME, or OWNER/NAME:SUBSET, of a data set on the hub."""
 
@@ -41,7 +41,7 @@ CORPORA: Mapping[str, Callable[[], Iterable[str]]] = {"docs": docs_corpus}
 
 @dataclass(frozen=True)
 class Corpus:
-    """The passages of a corpus, read again whenever they are iterated over."""
+    """The passages of a corpus, which each iteration reads again."""
 
     source: str
     text_column: str = "text"
@@ -50,7 +50,7 @@ class Corpus:
         return read_corpus(self.source, self.text_column)
 
     def parts(self) -> list[Corpus]:
-        """Return its parts, which are given by commas, as corpora of their own."""
+        """Return its comma-separated parts as corpora."""
         return [Corpus(name.strip(), self.text_column) for name in self.source.split(",")]
 
 
@@ -64,7 +64,7 @@ class Survey:
     characters: int = 0
 
     def check_enough(self, name: str = "") -> None:
-        """Raise DataError when there are too few passages to train on some and hold out others.
+        """Raise DataError where there are too few passages to train and hold out.
 
         Args:
             name: of a corpus that is one of several.
@@ -79,7 +79,7 @@ class Survey:
 
 @dataclass(frozen=True)
 class Watched:
-    """The passages of a surveyed corpus, with a bar that shows how far they are read."""
+    """The passages of a surveyed corpus, with a progress bar."""
 
     passages: Iterable[str]
     surveyed: Survey
@@ -99,9 +99,9 @@ def read_corpus(source: str, text_column: str = "text") -> Iterator[str]:
         text_column: column of the text, where there are columns.
 
     Raises:
-        ConfigError: a name is none of these; no file is read then.
+        ConfigError: a name is none of these; raised before files are read.
         DataError: a file is damaged, a line of it is not UTF-8, or it has no such column.
-        HubUnreachableError: no hub that responds knows a data set.
+        HubUnreachableError: no reachable hub has a data set.
     """
     for passages in open_corpus(source, text_column):
         yield from passages
@@ -111,14 +111,14 @@ def open_corpus(source: str, text_column: str = "text") -> list[Iterator[str]]:
     """Return the passages of each part of a corpus; no file is read yet.
 
     Raises:
-        ConfigError: a part is neither a corpus by name, nor a file that is there, nor a data set.
-        HubUnreachableError: no hub that responds knows a data set.
+        ConfigError: a part is neither a named corpus, nor a file, nor a data set.
+        HubUnreachableError: no reachable hub has a data set.
     """
     return [_opened(name.strip(), text_column) for name in source.split(",")]
 
 
 def survey(passages: Iterable[str]) -> Survey:
-    """Read a corpus once: its digest, which the ends of documents are part of, and its size."""
+    """Read a corpus once for its size and its digest, including ends of documents."""
     digest = hashlib.sha256()
     counts = {True: 0, False: 0}
     characters = 0
@@ -144,14 +144,13 @@ def _opened(name: str, text_column: str) -> Iterator[str]:
     if HUB_NAME.fullmatch(name) and not Path(name).exists():
         return read_hub(name, text_column)
     raise ConfigError(
-        f"corpus {name!r} is neither a corpus by name ({', '.join(CORPORA)}), nor a file that "
-        f"ends in {' or '.join(READERS)}, nor a hub data set as OWNER/NAME."
-        f"{nearest_hint(name, CORPORA)}"
+        f"corpus {name!r} is neither a named corpus ({', '.join(CORPORA)}), nor a file that ends "
+        f"in {' or '.join(READERS)}, nor a hub data set as OWNER/NAME.{nearest_hint(name, CORPORA)}"
     )
 
 
 def documents_of_lines(lines: Iterable[str]) -> Iterator[str]:
-    """Yield lines as passages; blank ones, and the end, close a document with one empty passage."""
+    """Yield lines as passages; blank lines and the end become one empty passage."""
     is_open = False
     for line in lines:
         text = "" if is_blank(line) else line.strip()
@@ -163,7 +162,7 @@ def documents_of_lines(lines: Iterable[str]) -> Iterator[str]:
 
 
 def documents_of_rows(texts: Iterable[str]) -> Iterator[str]:
-    """Yield the lines of each text in which something can be seen, then an empty passage."""
+    """Yield the non-blank lines of each text, then an empty passage."""
     for text in texts:
         lines = [line.strip() for line in split_lines(text) if not is_blank(line)]
         yield from lines
@@ -172,7 +171,7 @@ def documents_of_rows(texts: Iterable[str]) -> Iterator[str]:
 
 
 def text_of_row(value: object, place: str) -> str:
-    """Return the text of a row, empty where it has none; DataError names what is not text."""
+    """Return the text of a row, or an empty one; DataError for other types."""
     if value is not None and not isinstance(value, str):
         raise DataError(
             f"{place}: {str(value)[:40]!r} is of type {type(value).__name__}, not text. "
@@ -220,13 +219,13 @@ def _lines(path: Path) -> Iterator[str]:
 
 
 def _parts(file: IO[bytes]) -> Iterator[tuple[int, bytes, bool]]:
-    """Yield lines with their numbers, and whether each is a line or a part of a very long one."""
+    """Yield lines with their numbers, and whether each is a whole line or a part of a long one."""
     number, rest, is_within = 1, b"", False
     while read := file.readline(LONGEST_LINE_BYTES):
         line = rest + read
         ends = read.endswith(b"\n") or len(read) < LONGEST_LINE_BYTES
         cut = len(line)
-        if not ends:  # after its last space, or else before its last character
+        if not ends:  # split after the last space, or before the last character
             cut = line.rfind(b" ") + 1 or len(line.rstrip(CONTINUATION_BYTES)) - 1
         yield number, line[:cut], ends and not is_within
         rest, is_within, number = line[cut:], not ends, number + ends
@@ -238,18 +237,18 @@ def read_hub(name: str, text_column: str) -> Iterator[str]:
     """Return the passages of a hub data set's training split; a row is a document.
 
     Raises:
-        HubUnreachableError: no hub that responds knows the data set; known within seconds. A hub
-            that falls silent later raises it on the way.
+        HubUnreachableError: no reachable hub has the data set, which is known within seconds; or a
+            hub stops responding later.
         ConfigError: the data set has no such subset, or no training split.
-        DataError: its rows have no such column, or another type than text in it.
+        DataError: its rows lack the column, or have no text there.
     """
     repository, _, subset = name.partition(":")
     if constants.HF_HUB_OFFLINE or not hub_knows(f"api/datasets/{repository}"):
         raise HubUnreachableError(
-            f"corpus {name!r} is not a file, and no hub that responds has a data set of this name. "
+            f"corpus {name!r} is not a file, and no reachable hub has a data set of this name. "
             "Give files, or go online (and unset HF_HUB_OFFLINE)."
         )
-    import datasets  # a second of imports that local files do without
+    import datasets  # takes a second, which local files do not need
 
     try:
         rows = datasets.load_dataset(repository, subset or None, split="train", streaming=True)

@@ -1,7 +1,7 @@
 """Rows of text in two vocabularies at once, for dual training (Zhao et al. 2019, section 3.2).
 
-The student reads its own tokens. The teacher reads the same words, each cut by one of the two
-vocabularies, as a coin falls: tokens of the student's are numbered after all of the teacher's.
+The student reads its own tokens. The teacher reads the same words, each in a random one of the two
+vocabularies: the student's tokens are numbered after the teacher's.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ STUDENT_SHARE = 0.5
 
 @dataclass(frozen=True)
 class MixedVocabulary:
-    """Two vocabularies, one numbered after the other; for masking, a vocabulary itself."""
+    """Two vocabularies, one numbered after the other, as one for masking."""
 
     student: PreTrainedTokenizerBase
     teacher: PreTrainedTokenizerBase
     teacher_entries: int
-    """Rows of the teacher's table, which may be more than its tokenizer has tokens."""
+    """Rows of the teacher's table, possibly more than its tokens."""
 
     def __len__(self) -> int:
         return self.teacher_entries + len(self.student)
 
     @property
     def mask_token_id(self) -> int:
-        """The teacher's, whichever vocabulary a masked token is of."""
+        """The teacher's mask token, for both vocabularies."""
         return int(self.teacher.mask_token_id)
 
     @property
@@ -57,19 +57,19 @@ class MixedVocabulary:
         )
 
     def rows(self, passages: Iterable[str], max_length: int, seed: int) -> Iterator[TokenRow]:
-        """Pack passages into rows of both readings; the longer of the two fills a row.
+        """Pack passages into rows of both readings; the longer one fills a row.
 
         Args:
-            passages: an empty one ends a document, which leaves no trace here.
+            passages: ends of documents are ignored.
             max_length: most tokens of either reading.
-            seed: of the coin.
+            seed: of the random choice.
         """
         coin = torch.Generator().manual_seed(seed)
         starts = [self.student.cls_token_id], [self.teacher.cls_token_id]
         own_row, mixed_row = map(list, starts)
         for own, mixed in self._read(filter(None, passages), coin):
             longest = max(len(own_row) + len(own), len(mixed_row) + len(mixed))
-            if longest > max_length and len(own_row) > 1:  # an empty row takes any word, cut off
+            if longest > max_length and len(own_row) > 1:  # an empty row takes any word, truncated
                 yield _columns(own_row, mixed_row)
                 own_row, mixed_row = map(list, starts)
             own_row += own[: max_length - 1]
@@ -91,7 +91,7 @@ class MixedVocabulary:
                 falls = torch.rand(len(sentence[0]), generator=coin) < STUDENT_SHARE
                 for own, theirs, is_own in zip(*sentence, falls.tolist(), strict=True):
                     if not (own and theirs):
-                        continue  # one drops what the other keeps: both must read the same words
+                        continue  # one drops a word that the other keeps
                     shifted = [self.teacher_entries + token for token in own]
                     yield own, shifted if is_own else theirs
                 yield [self.student.sep_token_id], [self.teacher.sep_token_id]
@@ -107,11 +107,11 @@ def _columns(own: list[int], mixed: list[int]) -> TokenRow:
 
 
 class MixedMasking:
-    """Masks both readings of a batch, each by draws of its own.
+    """Masks both readings of a batch independently.
 
     Args:
         vocabulary: the two.
-        share: of the ordinary tokens of each reading, so many are chosen.
+        share: of the ordinary tokens of each reading that are chosen.
         seed: of the draws, with the step.
     """
 
@@ -121,7 +121,7 @@ class MixedMasking:
         self.seed = seed
 
     def __call__(self, batch: TensorBatch, step: int) -> TensorBatch:
-        """Return the batch as this step masks it, with `targets` and `mixed_targets`."""
+        """Return the batch with this step's masks, `targets` and `mixed_targets`."""
         generator = step_generator(self.seed, step)
         batch = self.own.masked_batch(batch, generator)
         ids = MIXED_INPUTS["input_ids"]

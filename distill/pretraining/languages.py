@@ -1,14 +1,14 @@
-"""Languages of a corpus, sampled more evenly than the corpus has text of them.
+"""Languages of a corpus, sampled more evenly than their shares.
 
 XLM (Lample and Conneau 2019, arXiv 1901.07291, section 3.1, eq. 1): where p_i is the share of
 language i, it is sampled with
 
     q_i = p_i^alpha / sum_j p_j^alpha
 
-so that an alpha below 1 has more of rare languages, of the vocabulary and of the training.
-Departures: nothing is drawn. A pass has everything of every language; what is of language i comes
-f_i = (q_i / p_i) / min_j (q_j / p_j) times in the mean, evenly. The shares are those of tokens, or,
-before there is a vocabulary, of characters; the paper's are of sentences.
+so that an alpha below 1 gives rare languages more of the vocabulary and the training. Departures:
+nothing is drawn. A pass has all text of every language; that of language i is repeated f_i = (q_i /
+p_i) / min_j (q_j / p_j) times on average, evenly. Shares are of tokens, or of characters before
+there is a vocabulary; the paper's are of sentences.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from distill.pretraining.corpus import Corpus, Survey, Watched, open_corpus, sur
 from distill.pretraining.rows import StoredTokens
 
 DECIMALS = 9
-"""Of a factor: one that is 3 must not be computed as 2.9999."""
+"""Digits of a factor: 3 must not be computed as 2.9999."""
 
 
 @dataclass(frozen=True)
@@ -41,9 +41,8 @@ class Language:
 
 @dataclass(frozen=True)
 class Repeated:
-    """The passages of several languages, each as often as its language's factor says.
-
-    Ends of documents are left out: a vocabulary does not read them.
+    """The passages of several languages, repeated by their language's factor, without ends of
+    documents.
     """
 
     languages: Sequence[Language]
@@ -57,21 +56,21 @@ class Repeated:
 
 
 def languages_of(passages: Iterable[str], config: PretrainConfig) -> tuple[Language, ...]:
-    """Read a corpus once and return its languages; it is one where none are sampled.
+    """Read a corpus once and return its languages; one without sampling.
 
     Raises:
-        ConfigError: `config.language_alpha` is set, and the passages have no parts, or one of them
-            is not there.
+        ConfigError: `config.language_alpha` is set, and the passages have no parts, or one is
+            missing.
         DataError: a language has too few passages to train on some and hold out others.
     """
     parts: Sequence[tuple[str, Iterable[str]]] = [("", passages)]
     if config.language_alpha is not None:
         if not isinstance(passages, Corpus):
             raise ConfigError(
-                f"language_alpha={config.language_alpha}: these passages are one text. Give a "
+                f"language_alpha={config.language_alpha}: these passages have no languages. Give a "
                 "corpus of several parts by commas, a language each."
             )
-        open_corpus(passages.source, passages.text_column)  # all parts are there
+        open_corpus(passages.source, passages.text_column)  # all parts exist
         parts = [(part.source, part) for part in passages.parts()]
     languages = tuple(Language(name, part, survey(part)) for name, part in parts)
     for language in languages:
@@ -87,20 +86,20 @@ def sampled_shares(sizes: Sequence[float], alpha: float) -> NDArray[np.float64]:
 
 
 def factors_of(sizes: Sequence[float], alpha: float) -> list[float]:
-    """Return f of each language: how often a thing of it comes in a pass, 1 or more in the mean."""
+    """Return f of each language: the mean repetitions of its text in a pass, at least 1."""
     more = sampled_shares(sizes, alpha) / np.asarray(sizes, dtype=float)
     factors: list[float] = np.round(more / more.min(), DECIMALS).tolist()
     return factors
 
 
 def repetitions(count: int, factor: float) -> NDArray[np.int64]:
-    """Return how often each of some things comes: floor((k + 1) f) - floor(k f) times thing k."""
+    """Return the repetitions of each item: floor((k + 1) f) - floor(k f) for item k."""
     times: NDArray[np.int64] = np.diff(np.floor(np.arange(count + 1) * factor)).astype(np.int64)
     return times
 
 
 def sampled_passages(languages: Sequence[Language], alpha: float | None) -> Iterable[str]:
-    """Return the passages that a vocabulary is learned from, with a bar as they are read."""
+    """Return the passages for training a vocabulary, with a progress bar."""
     what = "train the vocabulary"
     if alpha is None:
         (whole,) = languages
@@ -117,12 +116,12 @@ def sampled_passages(languages: Sequence[Language], alpha: float | None) -> Iter
 def sampled_rows(
     rows: Sequence[StoredTokens], names: Sequence[str], alpha: float | None
 ) -> tuple[StoredTokens, tuple[LanguageShare, ...]]:
-    """Return the rows of several languages as a pass reads them, and the shares of tokens.
+    """Return the rows of a pass over several languages, and the shares of tokens.
 
     Args:
         rows: to train on, of each language.
         names: of the languages.
-        alpha: the exponent; None of one language, which has no shares.
+        alpha: the exponent; None for a single language, which has no shares.
     """
     if alpha is None:
         return joined(rows), ()
@@ -138,10 +137,10 @@ def sampled_rows(
 
 
 def joined(rows: Sequence[StoredTokens], times: NDArray[np.int64] | None = None) -> StoredTokens:
-    """Return rows of several files as one, each as often as `times` says, or once."""
+    """Return rows of several files as one, each repeated by `times`, or once."""
     if len(rows) == 1 and times is None:
         return rows[0]
-    import datasets  # a second of imports
+    import datasets  # takes a second
 
     table = datasets.concatenate_datasets([each.table for each in rows])
     lengths = np.concatenate([each.lengths for each in rows])

@@ -1,7 +1,7 @@
-"""Masking: which tokens of a batch are predicted, and what the model sees in their place.
+"""Masking: the predicted tokens of a batch, and their replacements.
 
-A chooser selects them (single tokens, whole words, spans of words); of those, 80 % become [MASK],
-10 % a random token, 10 % remain (Devlin et al. 2018, arXiv 1810.04805, section 3.1). Special tokens
+A chooser selects them (single tokens, whole words, spans of words); 80 % of these become [MASK], 10
+% a random token, 10 % remain (Devlin et al. 2018, arXiv 1810.04805, section 3.1). Special tokens
 and padding are never chosen.
 """
 
@@ -40,12 +40,12 @@ MASKED_SHARE = 0.8
 RANDOM_SHARE = 0.1
 
 Chooser = Callable[[torch.Tensor, torch.Tensor, float, torch.Generator], torch.Tensor]
-"""(token ids, which may be chosen, share, generator) -> which are; all (batch, seq)"""
+"""(token ids, mask of candidates, share, generator) -> mask of chosen tokens; all (batch, seq)"""
 
 
 def step_generator(seed: int, step: int) -> torch.Generator:
-    """Return what a step draws from; a resumed run repeats it. Other processes have their own, and
-    so have the parts of a batch that are run in turn."""
+    """Return the generator of a step, the same in a resumed run; each process, and each part of an
+    accumulated batch, has its own."""
     process = torch.distributed.get_rank() if torch.distributed.is_initialized() else 0
     part = PART.get()
     own = (seed, step, process, *([part.number] if part and part.number else []))
@@ -55,10 +55,7 @@ def step_generator(seed: int, step: int) -> torch.Generator:
 def single_tokens(
     input_ids: torch.Tensor, allowed: torch.Tensor, share: float, generator: torch.Generator
 ) -> torch.Tensor:
-    """Choose each token by itself, and the first that may be where that leaves none.
-
-    A batch without a target would teach nothing.
-    """
+    """Choose tokens independently, or else the first candidate: a batch needs a target."""
     draws = torch.rand(input_ids.shape, generator=generator).to(input_ids.device)
     chosen = (draws < share) & allowed
     if not chosen.any():
@@ -68,17 +65,15 @@ def single_tokens(
 
 
 class WordSpans:
-    """Choose spans of whole words, row by row, until the row's share of tokens is used up.
-
-    A span begins at a random word. It ends early before a word that is chosen already, before a
-    special token, and before a word that would go beyond the share. A row with an ordinary word
-    always has one chosen.
+    """Choose spans of whole words in each row until its share of tokens is used up. A span begins
+    at a random word. It ends before a word that is already chosen, before a special token, and
+    before a word that would exceed the share. A row with ordinary words always has a chosen one.
 
     Args:
-        marks: how the tokens of the vocabulary mark words.
-        lengths: how often a span has 1, 2, ... words, as weights.
-        pad_token_id: where set, the last word of a row is never chosen, so that each span has a
-            token after it.
+        marks: marks of words in the vocabulary's tokens.
+        lengths: weights of spans of 1, 2, ... words.
+        pad_token_id: if set, the last word of a row is never chosen, so that a token follows each
+            span.
     """
 
     def __init__(
@@ -109,21 +104,21 @@ class WordSpans:
         return chosen.to(allowed.device)
 
     def budget(self, words: Sequence[tuple[int, int]], share: float) -> int:
-        """Return how many tokens of a row of these words may be chosen; 1 at least."""
+        """Return the number of tokens to choose in a row of these words, at least 1."""
         return max(1, round(share * sum(end - start for start, end in words)))
 
     def units(
         self, ids: torch.Tensor, words: list[tuple[int, int]], budget: int
     ) -> list[tuple[int, int]]:
-        """Return what is chosen as a whole in a row (seq,): its words."""
+        """Return the units of a row (seq,): its words."""
         return words
 
     def words(self, ids: torch.Tensor, free: torch.Tensor) -> list[list[tuple[int, int]]]:
-        """Return the words of each row, as the places where they begin and where they have ended.
+        """Return the words of each row, as places of their starts and ends.
 
         Args:
             ids: (batch, seq).
-            free: which tokens are neither special nor padding, (batch, seq).
+            free: mask of tokens that are neither special nor padding, (batch, seq).
         """
         continuing = self.marks.continuing(ids) & free & functional.pad(free, (1, 0))[:, :-1]
         starts = free & ~continuing
@@ -163,17 +158,17 @@ class WordSpans:
 
 
 class PhraseSpans(WordSpans):
-    """Choose whole words and whole phrases, each phrase as if it were one word.
+    """Choose whole words and whole phrases.
 
-    ERNIE's phrase and entity masks (Sun et al. 2019, arXiv 1904.09223, section 3.2): where a phrase
-    of a list occurs, the longest one is a unit, and all its tokens are predicted together. One with
-    more tokens than may be chosen in its row is none: its words, or shorter phrases in it, are.
-    Departures: the paper finds phrases by chunkers, and learns of words, phrases and entities in
-    stages; here they are in one list, and are learned at once.
+    ERNIE's phrase and entity masks (Sun et al. 2019, arXiv 1904.09223, section 3.2): the longest
+    phrase at a place is a unit, and all its tokens are predicted together. A phrase with more
+    tokens than may be chosen in its row is split into its words, or shorter phrases. Departures:
+    the paper finds phrases by chunkers, and learns words, phrases and entities in stages; here one
+    list has them all, and they are learned at once.
 
     Args:
         tokenizer: of the rows.
-        phrases: each is found where a text has its tokens, from the start of a word to an end.
+        phrases: found by their tokens, from the start of a word to the end of one.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, phrases: Sequence[str]) -> None:
@@ -200,7 +195,7 @@ class PhraseSpans(WordSpans):
         return units
 
     def _found(self, ids: Sequence[int], start: int, ends: Collection[int]) -> list[int]:
-        """Return the tokens of each phrase from a place to the end of a word, the most first."""
+        """Return the numbers of tokens of the phrases at a place, the longest first."""
         return [
             len(row)
             for row in self.by_first.get(ids[start], [])
@@ -208,7 +203,7 @@ class PhraseSpans(WordSpans):
         ]
 
     def found(self, ids: Sequence[int], share: float) -> list[bool]:
-        """Return for each phrase that a row has whether it may be chosen as a whole there.
+        """Return for each phrase in a row whether it fits the row's share.
 
         Args:
             ids: of the row, (seq,).
@@ -224,9 +219,8 @@ class PhraseSpans(WordSpans):
 
 
 def run_bounds(chosen: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return where the run of chosen tokens that each is in begins and ends: two of (batch, seq).
-
-    What stands at other tokens means nothing.
+    """Return the start and the end of each chosen token's run: two of (batch, seq), undefined at
+    other tokens.
     """
     length = chosen.shape[1]
     positions = torch.arange(length, device=chosen.device).expand(chosen.shape)
@@ -242,8 +236,8 @@ class Masking:
 
     Args:
         tokens: names the mask, the special tokens and the size of the vocabulary.
-        share: of the ordinary tokens, so many are chosen.
-        choose: which.
+        share: of the ordinary tokens that are chosen.
+        choose: chooses them.
         whole_runs: mask, replace or keep all tokens of a run of chosen ones together.
     """
 
@@ -264,7 +258,7 @@ class Masking:
     def __call__(
         self, input_ids: torch.Tensor, generator: torch.Generator
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return masked ids and targets, both (batch, seq); NO_LABEL where nothing is asked."""
+        """Return masked ids and targets, both (batch, seq); NO_LABEL at other tokens."""
         chosen = self.chosen(input_ids, generator)
         draws = torch.rand(input_ids.shape, generator=generator).to(input_ids.device)
         words = torch.randint(self.vocabulary_size, input_ids.shape, generator=generator)
@@ -282,11 +276,11 @@ class Masking:
         return {**batch, "input_ids": input_ids, "targets": targets}
 
     def chosen(self, input_ids: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-        """Return which tokens are asked for: (batch, seq), boolean."""
+        """Return the mask of chosen tokens, (batch, seq)."""
         return self.choose(input_ids, self.ordinary(input_ids), self.share, generator)
 
     def ordinary(self, input_ids: torch.Tensor) -> torch.Tensor:
-        """Return which tokens are neither special nor padding: (batch, seq), boolean."""
+        """Return the mask of tokens that are neither special nor padding, (batch, seq)."""
         return ~torch.isin(input_ids, self.special_ids.to(input_ids.device))
 
 
@@ -297,7 +291,7 @@ MARKING_PARTS = ("WordPiece", "ByteLevel", "Metaspace")
 
 @dataclass(frozen=True)
 class WordMarks:
-    """How the tokens of a vocabulary mark the words that they are parts of."""
+    """How the tokens of a vocabulary mark words."""
 
     marked: torch.Tensor
     """(vocab,), boolean."""
@@ -305,7 +299,7 @@ class WordMarks:
     """Marked tokens end a word; otherwise, they continue one."""
 
     def continuing(self, ids: torch.Tensor) -> torch.Tensor:
-        """Return which tokens continue the word of the token before: (..., seq), boolean.
+        """Return the mask of tokens that continue a word, (..., seq).
 
         Args:
             ids: tokens in the order of the text, (..., seq).
@@ -336,8 +330,8 @@ def word_marks(tokenizer: PreTrainedTokenizerBase) -> WordMarks:
     if part is None:
         kinds = ", ".join(part["type"] for part in parts) or type(tokenizer).__name__
         raise ModelError(
-            f"this tokenizer ({kinds}) does not mark where a word begins, so that no whole word "
-            "can be masked. Choose an objective that masks single tokens, or a tokenizer of these "
+            f"this tokenizer ({kinds}) does not mark where words begin, so that whole words cannot "
+            "be masked. Choose an objective that masks single tokens, or a tokenizer of these "
             f"kinds: {', '.join(MARKING_PARTS)}, or BPE with a mark at the end of words."
         )
     if part["type"] == "WordPiece":
@@ -348,7 +342,7 @@ def word_marks(tokenizer: PreTrainedTokenizerBase) -> WordMarks:
     return WordMarks(
         torch.tensor(
             [
-                # of bytes, a character that is not ASCII stands for a part of a longer one
+                # in byte-level tokens, a character that is not ASCII is a part of a longer one
                 not token.startswith(space)
                 and not (_is_punctuation(token) and (token.isascii() or not is_bytes))
                 for token in tokens

@@ -1,7 +1,6 @@
-"""Objectives of pre-training: the models, the heads that only training needs, and the losses.
-
-`pretrain.TRAINING_MODULES` has the class of each row of OBJECTIVES. Here are those on masked
-tokens, masked words, word order and spans, and the loss of any on held-out rows.
+"""Objectives of pre-training: models, heads that only training needs, and losses.
+`pretrain.TRAINING_MODULES` has the class of each row of OBJECTIVES. Here are those of masked
+tokens, masked words, word order and spans, and the held-out loss.
 """
 
 from __future__ import annotations
@@ -39,16 +38,16 @@ from distill.pretraining.masking import (
 from distill.pretraining.rows import TokenRow, full_sentence_rows
 
 HELD_OUT_STEP = 2**31
-"""The step that held-out masks are drawn from: no training step comes so far."""
+"""Step that draws held-out masks, beyond all training steps."""
 TOKENS_PER_BATCH = 8192
 SPAN_LENGTHS = tuple(0.2 * 0.8**longer for longer in range(10))
-"""How often a span has 1 to 10 words, as weights."""
+"""Weights of spans of 1 to 10 words."""
 PLACE_WIDTH = 200
 SHUFFLED_SHARE = 0.05
 LENGTH = 3
-"""Tokens of what is shuffled."""
+"""Tokens of a shuffled n-gram."""
 ORDER_TARGETS = "order_targets"
-"""Column: the tokens that stood at shuffled places, NO_LABEL elsewhere."""
+"""Column: the original tokens at shuffled places, NO_LABEL elsewhere."""
 SHAPE = (
     "vocab_size",
     "hidden_size",
@@ -58,20 +57,20 @@ SHAPE = (
     "max_position_embeddings",
     "pad_token_id",
 )
-"""Settings that ALBERT and ELECTRA share with the shape of a BERT, by their common names."""
+"""Settings that ALBERT and ELECTRA share with BERT by name."""
 
 
 def shared_settings(shape: BertConfig) -> dict[str, Any]:
-    """Return the settings of a BERT's shape that other architectures have by the same names."""
+    """Return the settings of a BERT's shape that other architectures share by name."""
     return {name: getattr(shape, name) for name in SHAPE}
 
 
 class PretrainingModule(nn.Module):
-    """Trains the model that is written in the end, by one objective.
+    """Base of training modules: a model with the heads of an objective.
 
-    A head that only the training needs is a module next to the model. The forward of a subclass
-    with such heads takes a corrupted batch and returns the parts of the loss: it is computed inside
-    the module, so that a distributed run sees which parameters it used.
+    Heads that only training needs are modules next to the model. Subclasses with such heads compute
+    the parts of the loss in `forward`, from a corrupted batch, so that a distributed run sees the
+    used parameters.
 
     Args:
         model: an encoder with a head of transformers.
@@ -83,7 +82,7 @@ class PretrainingModule(nn.Module):
 
     @classmethod
     def untrained(cls, shape: BertConfig) -> PreTrainedModel:
-        """Build the model that is written in the end, from the shape of a BERT."""
+        """Build the model from the shape of a BERT."""
         return BertForMaskedLM(shape)
 
     @classmethod
@@ -101,10 +100,10 @@ class PretrainingModule(nn.Module):
 
     @classmethod
     def chooser(cls, tokenizer: PreTrainedTokenizerBase) -> Chooser:
-        """Return what chooses the tokens to predict.
+        """Return the chooser of tokens to predict.
 
         Raises:
-            ModelError: words are chosen, and the tokenizer does not mark them.
+            ModelError: the tokenizer does not mark words, which are chosen whole.
         """
         return single_tokens
 
@@ -113,7 +112,7 @@ class PretrainingModule(nn.Module):
         """Build the objective, which predicts a share of the tokens.
 
         Raises:
-            ModelError: the tokenizer does not mark the words that are masked as wholes.
+            ModelError: the tokenizer does not mark words, which are masked whole.
         """
         return MaskedBatch(Masking(tokenizer, share, cls.chooser(tokenizer)), seed)
 
@@ -127,12 +126,12 @@ class PretrainingModule(nn.Module):
         return encoder(**model_inputs(encoder, batch))
 
     def with_own_weights(self, head: nn.Module) -> nn.Module:
-        """Draw the weights of a new head as those of the model were drawn."""
+        """Draw the weights of a new head like the model's."""
         return head.apply(self.model._init_weights)
 
 
 class MaskedBatch:
-    """The objective of a pretraining module that computes its loss itself, on masked tokens."""
+    """Objective of a module that computes its own loss, on masked tokens."""
 
     def __init__(self, masking: Masking, seed: int) -> None:
         self.masking = masking
@@ -169,12 +168,12 @@ class MaskedLanguageModel:
         return {"mlm": hard_labels(logits, batch["targets"])}
 
     def masked_batch(self, batch: TensorBatch, step: int) -> TensorBatch:
-        """Return the batch as this step masks it, with its `targets` (batch, seq)."""
+        """Return the batch with this step's masks and its `targets` (batch, seq)."""
         return self.masking.masked_batch(batch, step_generator(self.seed, step))
 
 
 class MaskedTokens(PretrainingModule):
-    """Learns masked-language modelling through the model's own head alone."""
+    """Training module of masked-language modelling, through the model's own head."""
 
     @classmethod
     def objective(cls, tokenizer: PreTrainedTokenizerBase, share: float, seed: int) -> Objective:
@@ -194,10 +193,10 @@ class MaskedTokens(PretrainingModule):
 class MaskedWholeWords(MaskedTokens):
     """Whole-word masking (the 2019 update of BERT's published code; Devlin et al., 1810.04805).
 
-    Words are chosen instead of tokens, and all tokens of a chosen word are predicted together. Each
-    token becomes [MASK], a random token or remains by a draw of its own, as in the published code.
-    A word that would go beyond the share of tokens is passed over there as here, so that long words
-    are chosen a little more rarely.
+    Words are chosen instead of tokens, and all tokens of a chosen word are predicted together. The
+    fate of each token ([MASK], random or unchanged) is drawn separately, as in the published code.
+    There as here, a word that would exceed the share of tokens is skipped, so that long words are
+    chosen a little more rarely.
     """
 
     @classmethod
@@ -213,7 +212,7 @@ class MaskedPhrases(MaskedWholeWords):
 
 
 class ShuffledWords(MaskedTokens):
-    """StructBERT's word structural objective alone (Wang et al. 2019, arXiv 1908.04577, 2.2).
+    """StructBERT's word structural objective (Wang et al. 2019, arXiv 1908.04577, 2.2).
 
     `segment_pairs.StructuredPairs` has the sentence structural objective besides.
     """
@@ -229,9 +228,9 @@ class WordOrder(MaskedLanguageModel):
     After tokens are masked as usual, 5 % of the trigrams of other tokens are put into a random
     order, and the masked-language head predicts at each of their places the token that stood there.
     Loss = cross-entropy over the masked tokens + cross-entropy over the shuffled places, each a
-    mean, of equal weight as in the paper.
-    Trigrams are disjoint, counted from a random place among the first three of a batch, and lie
-    within neither special tokens nor padding. A random order is the old one once in six times.
+    mean, of equal weight as in the paper. Trigrams are disjoint, counted from a random one of the
+    first three places of a batch, without special tokens and padding. One random order in six is
+    the old one.
     """
 
     def __call__(self, model: nn.Module, batch: TensorBatch, step: int) -> LossParts:
@@ -253,12 +252,12 @@ class WordOrder(MaskedLanguageModel):
     def shuffled(
         self, input_ids: torch.Tensor, free: torch.Tensor, generator: torch.Generator
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return ids with trigrams shuffled, and the originals there: (batch, seq), twice.
+        """Return ids with shuffled trigrams, and the originals at their places: two of (batch,
+        seq).
 
         Args:
             input_ids: (batch, seq).
-            free: which tokens may be moved, (batch, seq).
-            generator: what is drawn from.
+            free: mask of tokens that may move, (batch, seq). generator: of the random draws.
         """
         start = int(torch.randint(LENGTH, (), generator=generator))
         count = max(input_ids.shape[1] - start, 0) // LENGTH
@@ -281,13 +280,11 @@ class MaskedSpans(PretrainingModule):
     Masks (section 3.1): spans of whole words begin at random words until the share of tokens is
     used up; their length is geometric, p(l) ~ 0.2 * 0.8^(l-1) for l <= 10, which has the paper's
     mean of 3.8. A span is masked (80 %), replaced by random tokens (10 %) or left (10 %) as a
-    whole. Span boundary objective (section 3.2): see `BoundaryHead`.
-    Loss = cross-entropy of the masked-language head + that of the boundary head, each the mean over
-    the chosen tokens.
-    No sentence pairs: rows are of full sentences (section 3.3 has single segments).
-    Departures: a span stops at a word that is chosen already, where the paper draws anew; spans
-    that touch are one span, as in the published code; a last word that no [SEP] follows is never
-    chosen.
+    whole. Span boundary objective (section 3.2): see `BoundaryHead`. Loss = cross-entropy of the
+    masked-language head + that of the boundary head, each the mean over the chosen tokens. No
+    sentence pairs: rows are of full sentences (section 3.3 has single segments). Departures: a span
+    stops at a chosen word, where the paper draws again; touching spans are one span, as in the
+    published code; a last word without a following [SEP] is never chosen.
     """
 
     def __init__(self, model: PreTrainedModel) -> None:
@@ -352,7 +349,7 @@ class BoundaryHead(nn.Module):
 
         Args:
             states: of the encoder, (batch, seq, hidden).
-            chosen: which tokens are asked for, (batch, seq), none of them first or last in a row.
+            chosen: mask of chosen tokens, (batch, seq), none of them first or last in a row.
             words: the table of word embeddings, (vocab, hidden).
         """
         first, last = run_bounds(chosen)
@@ -370,15 +367,15 @@ def held_out_loss(
     examples: TokenDataset,
     perplexity_of: str | None = None,
 ) -> dict[str, float]:
-    """Return the loss on held-out rows and each of its parts, masked the same way every time.
+    """Return the held-out loss and its parts, with the same masks every time.
 
     Each part is a mean over the batches, weighted by their tokens.
 
     Args:
-        model: what the objective runs.
+        model: the training module.
         objective: the loss.
         examples: held-out rows.
-        perplexity_of: the part whose exponential is returned as "perplexity"; None for none.
+        perplexity_of: the part whose exponential is returned as "perplexity", if any.
     """
     model.eval()
     device = next(model.parameters()).device

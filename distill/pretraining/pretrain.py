@@ -1,8 +1,8 @@
-"""Pre-training by a row of OBJECTIVES: a vocabulary and an encoder from plain text, or an encoder
-that exists and learns the words of further text (Gururangan et al. 2020, arXiv 2004.10964).
+"""Pre-training by a row of OBJECTIVES: a vocabulary and an encoder from plain text, or further
+training of an existing encoder (Gururangan et al. 2020, arXiv 2004.10964).
 
-passages + PretrainConfig -> vocabulary, model and the objective's rows -> training in phases of
-one length of rows -> encoder artifact
+passages + PretrainConfig -> vocabulary, model and rows -> training, in phases of a row length ->
+encoder artifact
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ TRAINING_MODULES: Mapping[str, type[PretrainingModule]] = {
     "span": MaskedSpans,
     "wwm": MaskedWholeWords,
 }
-"""What each row of OBJECTIVES trains, and on which rows and masks."""
+"""Training module of each row of OBJECTIVES."""
 
 logger = logging.getLogger(__name__)
 
@@ -91,33 +91,33 @@ OF_LABELS = (
     "ForSequenceClassification",
     "ForTokenClassification",
 )
-"""Ends of the names of classes that predict labels."""
+"""Suffixes of the names of classes that predict labels."""
 MUST_AGREE = ("tokenizer", "vocabulary_size", "hidden_size", "heads")
-"""Fields of PretrainConfig that a deeper encoder shares with the shallower one."""
+"""Fields of PretrainConfig that stacked encoders share."""
 
 
 def pretrain_by_name(config: PretrainConfig, out: Path) -> Artifact:
-    """`pretrain` on the corpus that `config.corpus` names, as it is read."""
+    """Call `pretrain` on the corpus of `config.corpus`."""
     return pretrain(Corpus(config.corpus, config.text_column), config, out)
 
 
 def pretrain(passages: Iterable[str], config: PretrainConfig, out: Path) -> Artifact:
     """Train a vocabulary and an encoder on passages; write a torch artifact.
 
-    The artifact is a teacher's start (`finetune --teacher`), not a classifier. One passage in
-    fifty is held out (of objectives on pairs, one run of passages); the loss on them, its parts
-    and the perplexity are measured after each epoch. No more than some passages is in memory at
-    a time: the tokens go to disk, and are read from there.
+    The artifact is a teacher's start (`finetune --teacher`), not a classifier. One passage in fifty
+    is held out (of objectives on pairs, one run of passages); the loss on them, its parts and the
+    perplexity are measured after each epoch. Only some passages are in memory at a time: tokens are
+    stored on disk.
 
     Args:
         passages: iterated over several times, so not an iterator; an empty one ends a document.
-        config: what to train, and how.
+            config: of the stage.
         out: directory of the artifact.
 
     Raises:
-        ConfigError: the objective or the tokenizer is unknown, the vocabulary is too small for
-            it, the heads do not divide the width, the encoder cannot grow from
-            `config.stack_from`, or `config.encoder` has no positions for rows so long.
+        ConfigError: the objective or the tokenizer is unknown, the vocabulary is too small for it,
+            the heads do not divide the width, the encoder cannot grow from `config.stack_from`, or
+            `config.encoder` has too few positions.
         ModelError: `config.encoder` cannot be read, or its tokenizer cannot mask tokens.
         ArtifactError: writing at `out` would destroy work, the encoder itself included.
         HubUnreachableError: `config.encoder` is not on this machine, and no hub responds.
@@ -162,7 +162,7 @@ def pretrain(passages: Iterable[str], config: PretrainConfig, out: Path) -> Arti
         shares: list[LanguageShare] = []
 
         def stored_rows(max_length: int) -> tuple[TokenDataset, TokenDataset]:
-            """Return the rows of one length to train on, and those held out."""
+            """Return the training and held-out rows of one length."""
             parts = [
                 stored_parts(
                     each.passages,
@@ -199,7 +199,7 @@ def pretrain(passages: Iterable[str], config: PretrainConfig, out: Path) -> Arti
         )
         model = module.finished()
         if (padding := padding_embedding(model)) is not None:
-            padding.zero_()  # a text's last token may read it, and predicting words has changed it
+            padding.zero_()  # a text's last token may read it, and training has changed it
         if is_main_process():
             written: dict[str, Any] = {"stage": "pretrain", "config": config, "parent": parent}
             write_trained(model, tokenizer, record, findings, out=out, **written)
@@ -208,11 +208,11 @@ def pretrain(passages: Iterable[str], config: PretrainConfig, out: Path) -> Arti
 
 
 def say_documents(languages: Sequence[Language], config: PretrainConfig) -> None:
-    """Log a warning where rows are to end with their documents, and the corpus is a single one."""
+    """Log a warning where rows end with documents, and the corpus is a single one."""
     documents = sum(each.surveyed.documents for each in languages)
     if config.packing == DOC_SENTENCES and documents < 2:
         logger.warning(
-            "packing=%s: the corpus is one document, so that rows are those of %s. Put an empty "
+            "packing=%s: the corpus is one document, so that rows equal those of %s. Put an empty "
             "line after each document of a text file",
             DOC_SENTENCES,
             FULL_SENTENCES,
@@ -225,13 +225,13 @@ def objective_of(
     config: PretrainConfig,
     spans: PhraseSpans | None,
 ) -> Objective:
-    """Return the objective of a run: on rows as they are, or with words split at random.
+    """Return the objective of a run, on unchanged rows or with randomly split words.
 
     Args:
-        kind: what is trained.
+        kind: the training module.
         tokenizer: of the rows.
         config: of the run.
-        spans: chooses the phrases of a file, where there are some.
+        spans: chooses the phrases of a file, if any.
 
     Raises:
         ConfigError: the tokenizer is of a kind whose words the settings do not split.
@@ -251,7 +251,7 @@ def objective_of(
 def check_occurring(
     spans: PhraseSpans, rows: TokenDataset, phrases: Sequence[str], config: PretrainConfig
 ) -> None:
-    """Raise DataError where no row has a phrase that it may mask: words alone would be masked."""
+    """Raise DataError where no row has a phrase that fits: only words would be masked."""
     occurs = False
     for number in range(len(rows)):
         found = spans.found(rows[number]["input_ids"], config.mask_probability)
@@ -292,27 +292,26 @@ def read_phrases(path: Path) -> tuple[str, ...]:
 def start_from(
     source: str, config: PretrainConfig
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """Load an encoder to go on from, under a head that predicts words, and its tokenizer.
+    """Load an encoder for further training, under a masked-language head, and its tokenizer.
 
     Raises:
-        ConfigError: it has positions for fewer tokens than `config.max_length`.
-        ModelError: it cannot be read or trained, or its tokenizer has no tokens to mask and to
-            frame rows by.
+        ConfigError: it has fewer positions than `config.max_length`. ModelError: it cannot be read
+            or trained, or its tokenizer lacks mask or framing tokens.
     """
     check_trainable(source)
-    torch.manual_seed(config.seed)  # of a head that it has not
+    torch.manual_seed(config.seed)  # for a missing head
     model, tokenizer = load_reader_of_words(source, new_head=True)
     check_positions(config.max_length, model.config)
     if None in (tokenizer.cls_token_id, tokenizer.sep_token_id):
         raise ModelError(
-            f"the tokenizer of {source!r} has no tokens for both ends of a row of text. Give a "
-            "masked language model, such as a BERT."
+            f"the tokenizer of {source!r} has no tokens for both ends of a row. Give a masked "
+            "language model, such as a BERT."
         )
     heads = [name for name in model.config.architectures or () if name.endswith(OF_LABELS)]
     if heads:
         logger.warning(
-            "%s was tuned on labels (%s): its encoder goes on as labels have changed it, and its "
-            "head is left out. The encoder that it was tuned from is the usual start",
+            "%s was fine-tuned on labels (%s): its fine-tuned encoder is trained further, without "
+            "its head. The usual start is the encoder that it was tuned from",
             source,
             ", ".join(heads),
         )
@@ -320,8 +319,8 @@ def start_from(
 
 
 def check_trainable(source: str) -> None:
-    """Raise ModelError where an encoder is an artifact that has no weights to train, or no form
-    that predicts words."""
+    """Raise ModelError for an artifact without weights to train, or without a masked-language
+    form."""
     if (artifact := artifact_at(source)) is None:
         return
     card = artifact.card
@@ -345,8 +344,8 @@ def _parent_of(artifact: Artifact) -> str:
 
 
 def with_shape_of(model: PreTrainedModel, config: PretrainConfig) -> PretrainConfig:
-    """Return the config as the card records it: of the encoder that goes on, without a tokenizer of
-    TOKENIZERS."""
+    """Return the config for the card, with the existing encoder's shape, and without a kind of
+    tokenizer."""
     words: Any = model.get_input_embeddings()
     return config.changed(
         {
@@ -371,18 +370,18 @@ def train_in_phases(
     """Train on rows of one length, or on short ones first and long ones at the end.
 
     BERT trains on rows of 128 tokens for nine tenths of the steps and on 512 for the rest, to learn
-    the later positions (Devlin et al. 2018, arXiv 1810.04805, appendix A.2). The steps of the run
-    are those that the passes of the config take over short rows. An interrupted run continues in
-    the phase it was in: the end of an earlier one is saved as a checkpoint too.
-    Departure: each phase has an optimizer and a schedule of its own, and batches that hold as many
-    tokens, not as many rows, where `tokens_per_batch` is what bounds them.
+    the later positions (Devlin et al. 2018, arXiv 1810.04805, appendix A.2). The number of steps is
+    that of the config's passes over short rows. An interrupted run continues in its phase: the end
+    of an earlier phase is saved as a checkpoint too. Departure: each phase has its own optimizer
+    and schedule, and batches with equal numbers of tokens, not rows, where `tokens_per_batch` is
+    their bound.
 
     Args:
-        module: is trained in place.
+        module: trained in place.
         objective: its loss.
-        stored_rows: (most tokens of a row) -> rows to train on, and held-out rows.
-        perplexity_of: the part of the held-out loss to give the perplexity of.
-        config: how long and fast, and at which lengths.
+        stored_rows: (most tokens of a row) -> training and held-out rows.
+        perplexity_of: the part of the held-out loss for the perplexity.
+        config: steps, rates and lengths.
         work: directory of the checkpoints.
         description: text of the progress bar.
 
@@ -421,7 +420,7 @@ def encoder_config(
     Args:
         config: the sizes.
         tokenizer: the vocabulary.
-        positions: most tokens of an input; by default those of the longest row, and 128 at least.
+        positions: most tokens of an input; by default the longest row's, at least 128.
     """
     return BertConfig(
         vocab_size=len(tokenizer),
@@ -450,14 +449,14 @@ def check_stackable(shallow: Artifact, config: PretrainConfig, family: str) -> N
         )
     if shallow.card.config.get("encoder"):
         raise ConfigError(
-            f"{name} went on from another encoder, and has its shape. Give one that was trained "
-            "from the beginning."
+            f"{name} was trained from another encoder, and has its shape. Give one that was "
+            "trained from the beginning."
         )
     check_same_shape(name, shallow.card.family, shallow.card.config, config, family)
     if config.max_length > (positions := positions_of_shallow(shallow)):
         raise ConfigError(
             f"max_length={config.max_length}: {name} has positions for {positions} tokens only. "
-            f"Give at most so many."
+            "Give at most that many."
         )
 
 
@@ -472,13 +471,13 @@ def check_same_shape(
             f"trains one of {family!r}. Choose an objective of its own family."
         )
     for field in MUST_AGREE:
-        # a card may be older than a field, which then had its default of today
+        # a field that an older card lacks had today's default
         default = type(config).model_fields[field].default
         own, theirs = getattr(config, field), shallow.get(field, default)
         if own != theirs:
             raise ConfigError(
-                f"{field}={own}: {name} has {field}={theirs}, and only depth can grow. "
-                f"Give {field}={theirs}."
+                f"{field}={own}: {name} has {field}={theirs}, and only the depth can grow. Give "
+                f"{field}={theirs}."
             )
     if config.layers <= (layers := shallow["layers"]):
         raise ConfigError(
@@ -487,18 +486,17 @@ def check_same_shape(
 
 
 def positions_of_shallow(shallow: Artifact) -> int:
-    """Return how many tokens the shallower encoder has positions for."""
+    """Return the shallower encoder's number of positions."""
     config = open_pretrained(AutoConfig, shallow.path, local_files_only=True)
     return int(config.max_position_embeddings)
 
 
 def stack(model: PreTrainedModel, shallow: Artifact) -> None:
-    """Copy a shallower encoder's weights into `model`, its layers as often as they fit.
+    """Copy a shallower encoder's weights into `model`, repeating its layers.
 
     Progressive stacking (Gong et al. 2019, "Efficient Training of BERT by Progressively Stacking"):
-    layer i of the deeper encoder is layer i mod L of the L shallow ones (algorithm 1 doubles; other
-    depths repeat as far as they go). Embeddings and the head are taken over, and the vocabulary
-    with them. Heads that only the training needs start untrained.
+    layer i of the deeper encoder is layer i mod L of the L shallow ones (algorithm 1 doubles).
+    Embeddings, vocabulary and the language head are copied. Heads of the training start untrained.
     """
     weights = load_file(shallow.path / SAFE_WEIGHTS_NAME)
     prefix = f"{model.base_model_prefix}.{family_of(model).layers}."
@@ -509,7 +507,7 @@ def stack(model: PreTrainedModel, shallow: Artifact) -> None:
         if key.startswith(prefix):
             layer, _, rest = key.removeprefix(prefix).partition(".")
             source = f"{prefix}{int(layer) % depth}.{rest}"
-        # what is tied is in the file once; a pooler is where the shallower one's objective had it
+        # tied weights are stored once; a pooler exists where the shallower objective has one
         if source in weights:
             stacked[key] = weights[source]
     model.load_state_dict(stacked, strict=False)

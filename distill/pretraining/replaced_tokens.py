@@ -1,17 +1,17 @@
 """ELECTRA (Clark et al. 2020, arXiv 2003.10555): detect tokens that a small generator replaced.
 
 A share of the tokens is chosen, and all of them become [MASK] (section 2). The generator G, a
-masked-language model, is trained on them as usual, and a token is sampled from its distribution at
-each. The discriminator D reads the text with these in place and predicts for every token,
-special ones included, whether it is the original; a sample that equals it counts as original.
+masked-language model, is trained on them, and a token is sampled from its distribution at each. The
+discriminator D reads the text with the samples and predicts for every token, including special
+ones, whether it is the original; a sample that equals the original counts as such.
 
     Loss = cross-entropy of G over the chosen tokens
          + 50 * binary cross-entropy of D over all tokens
 
 No gradient flows from D through the sampling into G (section 2). Both share the embeddings of
 tokens, positions and types, and G's output is tied to them (section 3.2). G has a quarter of D's
-width, feed-forward part and heads, and as many layers.
-D is the model that is written. Held-out samples are drawn from the step, as those of training are.
+width, feed-forward part and heads, and as many layers. D is the written model. The step seeds the
+samples, also held-out ones.
 """
 
 from __future__ import annotations
@@ -89,8 +89,8 @@ class ReplacedTokensModule(PretrainingModule):
 
         Args:
             batch: the original tokens and their mask.
-            masked_ids: what the generator reads, (batch, seq).
-            chosen: where it is asked, (batch, seq), boolean.
+            masked_ids: input of the generator, (batch, seq). chosen: mask of chosen tokens, (batch,
+                seq).
             draws: from 0 to 1, the random numbers of its samples, (batch, seq).
         """
         original = batch["input_ids"]
@@ -125,16 +125,15 @@ class ReplacedTokensModule(PretrainingModule):
 class DisentangledTokensModule(ReplacedTokensModule):
     """Gradient-disentangled embedding sharing (DeBERTa-v3, He et al. 2021, arXiv 2111.09543, 3.2).
 
-    The generator's loss draws embeddings of like words together, that of the discriminator draws
-    them apart. So the discriminator reads
+    The generator's loss pulls embeddings of similar words together, the discriminator's pushes them
+    apart. So the discriminator reads
 
         E_D = sg(E_G) + E_delta
 
-    where sg stops the gradient: E_G, the generator's, learns from the generator alone, and E_delta,
-    which starts at zero, from the discriminator alone. Of the model that is written, the embeddings
-    are the sum. Both are of tokens, positions and types, which ELECTRA shares; the paper's model
-    has neither of the latter. The normalisation after them is of each by itself.
-    The weights of E_G are those that the discriminator came with.
+    where sg stops the gradient: E_G learns from the generator alone, and E_delta, which starts at
+    zero, from the discriminator alone. The written model has their sum. Both are of tokens,
+    positions and types, which ELECTRA shares; the paper's model lacks the latter two. Each model
+    has its own normalisation after them. E_G starts from the discriminator's embeddings.
     """
 
     def __init__(self, model: PreTrainedModel) -> None:
@@ -176,7 +175,7 @@ def sampled(logits: torch.Tensor, draws: torch.Tensor) -> torch.Tensor:
         draws: uniform between 0 and 1, (tokens,).
     """
     cumulative = logits.softmax(dim=-1).cumsum(dim=-1)
-    # rounding can leave the sum of all a little below 1
+    # rounding can leave the sum a little below 1
     return (cumulative < draws[:, None]).sum(dim=-1).clamp(max=logits.shape[-1] - 1)
 
 

@@ -1,4 +1,4 @@
-"""Rows of tokens to train on and to hold out: made of passages, and stored on disk."""
+"""Rows of tokens: made of passages, split into training and held-out ones, and stored on disk."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ SENTENCE_END = re.compile(r"(?<=[.!?])(?=\s)")
 FRAME = 2
 """Tokens that frame a row: [CLS] and the last [SEP]."""
 CONSECUTIVE_PASSAGES = 8
-"""So many are held out together by `pretrain`: its held-out rows are then like the others, which
-run over passages or are cut from several."""
+"""Consecutive passages that `pretrain` holds out together, so that held-out rows span passages like
+others."""
 FILE_NAME = "rows.arrow"
 ROWS_AT_ONCE = 1000
 
@@ -55,11 +55,10 @@ def full_sentence_rows(
 
         [CLS] sentence sentence [SEP] sentence of the next document [SEP]
 
-    DOC-SENTENCES are the same, but a row ends where its document does, and may be short: batches
-    are filled by their tokens, so that more of such rows are in one.
-    There are no pairs, and rows are of different lengths. Where passages are held out, what
-    surrounds them is not consecutive, and is kept apart as two documents are. Departure: a sentence
-    that is longer than a row is cut into parts that fill one, and a rest.
+    DOC-SENTENCES are the same, but a row ends with its document, and may be short: batches are
+    filled by tokens, so that they have more of these rows. There are no pairs, and rows differ in
+    length. Text before and after held-out passages is separated like two documents. Departure: a
+    sentence longer than a row is cut into parts.
 
     Args:
         passages: an empty one ends a document.
@@ -87,8 +86,8 @@ def pack_rows(
 ) -> Iterator[TokenRow]:
     """Join passages, [SEP] after each, and cut them into blocks of exactly `max_length` tokens.
 
-    Dense blocks, which `distill-general` trains on, waste nothing on padding, and are cut within
-    sentences and words; the remainder at the end makes one shorter block.
+    Dense blocks, for `distill-general`, need no padding, and are cut within sentences and words;
+    the last block may be shorter.
     """
     body = max_length - 1
     waiting: list[int] = []
@@ -108,10 +107,8 @@ def _row(ids: list[int]) -> TokenRow:
 
 
 def split_sentences(passage: str) -> list[str]:
-    """Return the sentences of a passage; an empty one, and nothing else, has an empty one.
-
-    The white space between two is the beginning of the second, so that byte-level tokens of the
-    sentences are those of the passage.
+    """Return the sentences of a passage; an empty passage has an empty one. White space between two
+    belongs to the second, so that byte-level tokens of sentences equal those of the passage.
     """
     return [text for text in SENTENCE_END.split(passage) if text] or [""]
 
@@ -124,7 +121,7 @@ def tokenised_sentences(
     Args:
         passages: an empty one ends a document.
         tokenizer: adds no special tokens here.
-        longest: a sentence of more tokens is cut into parts of so many, and a rest.
+        longest: a sentence of more tokens is cut into parts of this length.
     """
     document, puts_space = 0, _puts_space(tokenizer)
     for chunk in batched(passages, PASSAGES_AT_ONCE):
@@ -139,23 +136,21 @@ def tokenised_sentences(
 
 
 def _puts_space(tokenizer: PreTrainedTokenizerBase) -> bool:
-    """Return whether a tokenizer puts a space before any text, one that begins with a space too.
-
-    A sentence in a passage has that space already.
+    """Return whether a tokenizer puts a space before any text, even one that begins with a space,
+    as sentences in a passage do.
     """
     normalizer = getattr(getattr(tokenizer, "backend_tokenizer", None), "normalizer", None)
     return normalizer is not None and len(normalizer.normalize_str(" a")) > len(" a")
 
 
 def part_of(passages: Iterable[str], *, held_out: bool, run: int = 1) -> Iterator[str]:
-    """Yield the passages that are held out, or those that are not.
+    """Yield the held-out passages, or the others.
 
     Args:
         passages: an empty one ends a document; these are in both parts.
         held_out: which part.
-        run: so many consecutive passages are held out together. Where it is more than one, an
-            empty passage stands wherever some are missing, for what surrounds them is not
-            consecutive any more.
+        run: consecutive passages that are held out together. If more than one, an empty passage
+            replaces them in the other part.
     """
     number, gap = 0, False
     for passage in passages:
@@ -204,16 +199,13 @@ def stored(
 
     Args:
         rows: gives rows of equal columns: `input_ids` and its companions, and integers. It is
-            called unless the directory is there, which it is only when it is complete.
+            called unless the directory exists, which is then complete.
         directory: in the work directory of the run.
-        padding: what makes the rows of a batch equally long.
-
-    Raises:
-        DataError: there are no rows.
+        padding: of a batch's rows. Raises: DataError: there are no rows.
     """
     import datasets  # a second of imports
 
-    # the name of the run's work directory carries all that shapes the rows
+    # the work directory's name identifies all settings of the rows
     directory_once(directory, "tokens", lambda draft: _write(rows(), draft / FILE_NAME))
     table = datasets.Dataset.from_file(str(directory / FILE_NAME))
     return StoredTokens(table, padding)
@@ -232,7 +224,7 @@ def stored_parts(
     Args:
         passages: the corpus, read again for each.
         surveyed: the survey of it.
-        rows: makes rows of passages.
+        rows: passages -> their rows.
         directory: in the work directory of the run.
         padding: what makes the rows of a batch equally long.
         run: so many consecutive passages are held out together; see `part_of`.
@@ -255,8 +247,8 @@ def _write(rows: Iterator[TokenRow], path: Path) -> None:
 
     first = next(rows, None)
     if first is None:
-        raise DataError("the corpus gives no example to train on or to hold out. Give more text.")
-    # half as wide as Python's integers, which halves the file
+        raise DataError("the corpus is too short for training and held-out rows. Give more text.")
+    # int32 halves the file
     features = {
         name: Value("int32") if isinstance(value, int) else List(Value("int32"))
         for name, value in first.items()

@@ -1,12 +1,11 @@
-"""Words split at random in training, so that a model learns their parts in several ways.
+"""Random segmentation of words in training.
 
 Subword regularisation of a unigram model (Kudo 2018, arXiv 1804.10959, 3.3) and BPE-dropout
 (Provilkov et al. 2020, arXiv 1910.13267, section 3). Rows are split anew in every batch, from the
-seed and the step. The tokenizer is not changed: held-out rows, and all uses of the model, have the
-one segmentation that it gives.
-Departures: the words of a row are split, not the text, and words with unknown letters or bytes stay
-as they are; a row that outgrows the longest one loses the beginning or the end of its longest
-segment, by chance.
+seed and the step. The tokenizer is not changed: held-out rows, and all uses of the model, have its
+one segmentation. Departures: the words of a row are split, not the text, and words with unknown
+letters or bytes stay as they are; a row that becomes too long loses the beginning or the end of its
+longest segment at random.
 """
 
 from __future__ import annotations
@@ -33,14 +32,14 @@ from distill.pretraining.masking import step_generator, word_marks
 from distill.pretraining.objectives import HELD_OUT_STEP
 
 BYTE = re.compile("<0x[0-9A-F]{2}>")
-"""A token of a byte, of which letters without an entry are made."""
+"""Token of a byte, for letters without an entry."""
 LONGEST_WORD = 64
-"""Letters of a longer word are not split anew."""
+"""Most letters of a word that is split."""
 REMEMBERED_WORDS = 50_000
 
 
 class Segmenter(ABC):
-    """Splits words into tokens of a vocabulary at random.
+    """Random segmentation of words into tokens.
 
     Args:
         model: of a tokenizer.json.
@@ -59,7 +58,7 @@ class Segmenter(ABC):
         self.tokens = {number: token for token, number in self.numbers.items()}
 
     def split(self, ids: list[int], draw: Random) -> list[int]:
-        """Return other tokens of the same word; the same ones where it cannot be split anew.
+        """Return a random segmentation of a word; the same one where there is no other.
 
         Args:
             ids: tokens of the word, none of them special.

@@ -1,4 +1,4 @@
-"""Pairs of segments: rows of a corpus, and the objectives that learn how they are related.
+"""Pairs of segments: their rows, and objectives that predict their relation.
 
 Rows, from a stream of passages with an empty one between documents: passages are cut into
 sentences, longer ones than half a row into parts; consecutive ones of a document fill a row up to
@@ -7,16 +7,14 @@ A.2), and are divided at a random sentence into A and B:
 
     [CLS] A [SEP] B [SEP], token types 0 and 1
 
-Next sentence: in half of the rows B is in truth from elsewhere, and what it has displaced is read
-again. Sentence order (Lan et al. 2019, arXiv 1909.11942, 3.1): in half of the rows A and B are
-swapped. Sentence structure (Wang et al. 2019, arXiv 1908.04577, 2.3): in a third B follows A, in a
-third they are swapped, in a third B is from elsewhere.
-What is too long is cut, a token at a time, from the longer segment, at its beginning or its end by
-chance.
-No more is held in memory than one row, and some earlier ones to draw other segments from.
-Departures: other segments come from an earlier place of the corpus, of another document where there
-is one, and are as long as what they displace, so that the length of a row does not give them away;
-a sentence without company is divided in halves.
+Next sentence: in half of the rows B is from elsewhere, and the displaced text is read again.
+Sentence order (Lan et al. 2019, arXiv 1909.11942, 3.1): in half of the rows A and B are swapped.
+Sentence structure (Wang et al. 2019, arXiv 1908.04577, 2.3): in a third B follows A, in a third
+they are swapped, in a third B is from elsewhere. Pairs that are too long lose tokens from the
+longer segment, at its beginning or its end at random. Only one row, and some earlier ones to draw
+segments from, are in memory. Departures: other segments come from an earlier place of the corpus,
+from another document if possible, and are as long as the displaced text, so that the length of a
+row does not reveal them; a single sentence is divided in halves.
 """
 
 from __future__ import annotations
@@ -64,28 +62,27 @@ SHORT_SHARE = 0.1
 SPECIAL_TOKENS = 3
 """[CLS] and two [SEP]."""
 REMEMBERED_ROWS = 1000
-"""Earlier rows that other segments are drawn from."""
+"""Number of earlier rows to draw other segments from."""
 N_GRAMS = (1, 1 / 2, 1 / 3)
-"""How often n-grams of 1, 2 and 3 words are masked, as weights."""
+"""Weights of masked n-grams of 1, 2 and 3 words."""
 ALBERT_EMBEDDING_SIZE = 128
 
 Segment = Sentence
 
 
 class RelatedPairs(PretrainingModule):
-    """A model with a pooler, and a head that predicts how the segments of a pair are related.
-
-    The relation is read from the pooled state of [CLS] by a linear layer, which only the training
-    needs; the pooler remains in the model, for a classifier to start from.
-    Loss = cross-entropy over the masked tokens + that of the relation, both means.
+    """A model with a pooler, and a head that predicts the relation of a pair's segments. A linear
+    layer, which only training needs, reads the pooled state of [CLS]; the pooler stays in the
+    model, for a classifier to start from. Loss = cross-entropy over the masked tokens + that of the
+    relation, both means.
     """
 
     language_head: ClassVar[str]
-    """Where the model's masked-language head is."""
+    """Path of the model's masked-language head."""
     relation: ClassVar[str]
-    """The name of this part of the loss."""
+    """Name of the relation's part of the loss."""
     label: ClassVar[str]
-    """The column of a batch that holds the relation, (batch,), from 0 on."""
+    """Column of the relation, (batch,), from 0."""
     relations: ClassVar[int] = 2
 
     def __init__(self, model: PreTrainedModel) -> None:
@@ -105,17 +102,17 @@ class RelatedPairs(PretrainingModule):
         }
 
     def token_losses(self, logits: torch.Tensor, batch: TensorBatch) -> dict[str, torch.Tensor]:
-        """Return the parts of the loss that the masked-language head has.
+        """Return the parts of the loss of the masked-language head.
 
         Args:
             logits: (batch, seq, vocab).
-            batch: as the objective corrupted it.
+            batch: corrupted by the objective.
         """
         return {"mlm": hard_labels(logits, batch["targets"])}
 
     @classmethod
     def pair_builder(cls, seed: int) -> PairBuilder:
-        """Return what makes a pair of the sentences that fill a row."""
+        """Return the builder of a pair from the sentences of a row."""
         raise NotImplementedError
 
     @classmethod
@@ -133,8 +130,8 @@ class RelatedPairs(PretrainingModule):
             passages: an empty one ends a document.
             tokenizer: names the tokens that frame a pair.
             max_length: most tokens of a row, those of the frame included.
-            seed: what lengths, divisions and other segments are drawn from.
-            packing: not read: a pair is always of one document, or one of its segments is.
+            seed: of lengths, divisions and other segments.
+            packing: unused: each segment is from one document.
         """
         build = cls.pair_builder(seed)
         generator = np.random.default_rng((seed, 0))
@@ -146,7 +143,7 @@ class RelatedPairs(PretrainingModule):
             waiting.extendleft(reversed(pair.unused))
             segments = [deque(pair.first), deque(pair.second)]
             while sum(map(len, segments)) > filling.length:
-                longer = max(segments, key=len)  # so that both keep one token at least
+                longer = max(segments, key=len)  # so that both keep at least one token
                 shorten = longer.popleft if generator.random() < 0.5 else longer.pop
                 shorten()
             first, second = segments
@@ -211,11 +208,10 @@ class SentenceOrder(RelatedPairs):
 class StructuredPairs(RelatedPairs):
     """StructBERT (Wang et al. 2019, arXiv 1908.04577): the order of words and of sentences.
 
-    Word structural objective (section 2.2): see `WordOrder`. Sentence structural objective
-    (section 2.3): whether B is the next sentence, the previous one or another, a third of the rows
-    each; of the first rows of a corpus, before which there is nothing, two classes remain.
-    Loss = cross-entropy over the masked tokens + that over the shuffled places + that of the
-    relation, all means.
+    Word structural objective (section 2.2): see `WordOrder`. Sentence structural objective (section
+    2.3): whether B is the next sentence, the previous one or another, a third of the rows each; the
+    first rows of a corpus have only two classes. Loss = cross-entropy over the masked tokens + that
+    over the shuffled places + that of the relation, all means.
     """
 
     language_head = "cls"
@@ -241,7 +237,7 @@ class StructuredPairs(RelatedPairs):
 
 
 class ShuffledBatch(WordOrder):
-    """The objective of a pretraining module that computes its loss itself, on shuffled words."""
+    """Objective of a module that computes its own loss, on shuffled words."""
 
     def __call__(self, model: nn.Module, batch: TensorBatch, step: int) -> LossParts:
         parts: LossParts = model(self.masked_batch(batch, step))
@@ -261,7 +257,7 @@ class _Pair:
     second: Segment
     label: int
     unused: Sequence[Segment] = ()
-    """Sentences that are to be read again."""
+    """Sentences to read again."""
 
 
 @dataclass(frozen=True)
@@ -271,11 +267,11 @@ class _Filling:
     sentences: Sequence[Segment]
     document: int
     place: int
-    """Sentences of the corpus that stand before it."""
+    """Number of sentences of the corpus before it."""
     length: int
-    """Tokens that both segments have together in the end."""
+    """Tokens of both segments together."""
     halves: bool
-    """They are one sentence, divided."""
+    """It is one divided sentence."""
 
 
 PairBuilder = Callable[[_Filling, np.random.Generator], _Pair]
@@ -284,7 +280,7 @@ PairBuilder = Callable[[_Filling, np.random.Generator], _Pair]
 def _fillings(
     sentences: Iterator[tuple[int, Segment]], room: int, generator: np.random.Generator
 ) -> Iterator[tuple[_Filling, deque[Segment]]]:
-    """Yield what fills a row, with the queue that unused sentences go back to."""
+    """Yield the sentences of each row, with the queue for unused ones."""
     place = 0
     for document, group in groupby(sentences, key=itemgetter(0)):
         rest = map(itemgetter(1), group)
@@ -306,7 +302,7 @@ def _fillings(
 
 
 def _taken(waiting: deque[Segment], rest: Iterator[Segment], length: int) -> list[Segment]:
-    """Take sentences until they have so many tokens, or there are no more."""
+    """Take sentences up to a number of tokens, or all."""
     taken: list[Segment] = []
     while sum(map(len, taken)) < length:
         sentence = waiting.popleft() if waiting else next(rest, None)
@@ -337,7 +333,7 @@ def _swapped_by_chance(filling: _Filling, generator: np.random.Generator) -> _Pa
 
 @dataclass
 class Elsewhere:
-    """Keeps some earlier fillings, to draw segments from that do not follow."""
+    """Keeps some earlier fillings, to draw unrelated segments from."""
 
     generator: np.random.Generator
     remembered: list[_Filling] = field(default_factory=list)
@@ -365,7 +361,7 @@ class Elsewhere:
     def _replaced(
         self, filling: _Filling, first: Segment, rest: Sequence[Segment], label: int
     ) -> _Pair | None:
-        """Return a pair of the first segment and another than its own; None where there is none."""
+        """Return a pair of the first segment and another one, if there is one."""
         displaced = filling.length - len(first)
         other = self._other(filling, displaced)
         if other is None:
@@ -374,9 +370,8 @@ class Elsewhere:
         return _Pair(first, second, label, unused=() if filling.halves else rest)
 
     def _other(self, filling: _Filling, displaced: int) -> _Filling | None:
-        """Return an earlier filling, of another document and long enough where one is stored.
-
-        Of the same document it must end before: what was displaced is in a filling twice.
+        """Return an earlier filling, if possible of another document and long enough. One of the
+        same document must end before this one, since displaced text is in two fillings.
         """
         others = [each for each in self.remembered if each.document != filling.document] or [
             each for each in self.remembered if each.place + len(each.sentences) <= filling.place
@@ -385,14 +380,14 @@ class Elsewhere:
         return others[int(self.generator.integers(len(others)))] if others else None
 
     def _segment(self, filling: _Filling, length: int) -> Segment:
-        """Return sentences from a random one on that fill the length, if there are so many."""
+        """Return sentences from a random one on that fill the length, if there are enough."""
         sentences = filling.sentences
         tails = [_joined(sentences[begin:]) for begin in range(len(sentences))]
         enough = [tail for tail in tails if len(tail) >= length] or tails[:1]
         return enough[int(self.generator.integers(len(enough)))]
 
     def keep(self, filling: _Filling) -> None:
-        """Keep a filling, instead of a random earlier one when there are enough of them."""
+        """Keep a filling, replacing a random earlier one when there are enough."""
         if len(self.remembered) < REMEMBERED_ROWS:
             self.remembered.append(filling)
         else:

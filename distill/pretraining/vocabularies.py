@@ -1,8 +1,8 @@
 """Training of a vocabulary on a corpus: WordPiece, BPE of bytes or letters, unigram models.
 
-Each kind reads its passages as a stream, holds their distinct words and no text, and gives the same
-vocabulary for the same passages on every run. The tokens of a unigram language model of words (Kudo
-2018, arXiv 1804.10959, 3.2) are estimated by EM: all words are segmented at once, in flat arrays.
+Each kind streams its passages, keeps only their distinct words, and is deterministic. The tokens of
+a unigram language model of words (Kudo 2018, arXiv 1804.10959, 3.2) are estimated by EM: all words
+are segmented at once, in flat arrays.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from distill.pretraining.config import TOKENIZERS
 from distill.pretraining.corpus import PASSAGES_AT_ONCE
 
 MOST_LETTERS = 1000
-"""Letters that get an entry of their own; words with a rarer one become unknown."""
+"""Most letters with their own entry; words with a rarer one become unknown."""
 OF_WORDPIECE = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 OF_BPE = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
 OF_UNIGRAM = ("<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]")
@@ -59,7 +59,7 @@ SPECIAL = {
 }
 WITH_SEGMENTS = ["input_ids", "token_type_ids", "attention_mask"]
 BYTES = tuple(f"<0x{byte:02X}>" for byte in range(256))
-"""Tokens of the bytes of a letter without an entry."""
+"""Tokens of bytes, for letters without an entry."""
 
 SPACE = "\u2581"
 LONGEST_RUN = 24
@@ -70,13 +70,13 @@ RUNS = re.compile(
 before it. SentencePiece divides by script, likewise."""
 MOST_WORDS = 100_000
 MOST_COUNTED = 2_000_000
-"""Distinct words that are held in memory; the rarest are forgotten when there are more."""
+"""Most distinct words in memory; the rarest are dropped when there are more."""
 
 
 def train_tokenizer(
     name: str, passages: Iterable[str], vocabulary_size: int, max_length: int
 ) -> PreTrainedTokenizerFast:
-    """Train a vocabulary on a corpus; the same passages give the same one.
+    """Train a vocabulary on a corpus, deterministically.
 
     Args:
         name: a row of TOKENIZERS.
@@ -101,7 +101,7 @@ def train_tokenizer(
 def trained_once(
     name: str, passages: Iterable[str], vocabulary_size: int, max_length: int, directory: Path
 ) -> PreTrainedTokenizerBase:
-    """Train a tokenizer, or load the one that the interrupted run has trained.
+    """Train a tokenizer, or load that of the interrupted run.
 
     Args:
         name: a row of TOKENIZERS.
@@ -114,12 +114,13 @@ def trained_once(
     def train_and_save(draft: Path) -> None:
         save_tokenizer(train_tokenizer(name, passages, vocabulary_size, max_length), draft)
 
-    identity = (name, vocabulary_size, max_length)  # the corpus is in the directory's name
+    identity = (name, vocabulary_size, max_length)  # the directory's name identifies the corpus
     return load_tokenizer(directory_once(directory, identity, train_and_save))
 
 
 def stand_in_tokenizer() -> PreTrainedTokenizerBase:
-    """Return a tokenizer of padding alone, for shapes that do not depend on the vocabulary."""
+    """Return a tokenizer with only a padding token, for shapes that do not depend on the
+    vocabulary."""
     padding = OF_WORDPIECE[0]
     model = models.WordLevel({padding: 0}, unk_token=padding)
     return PreTrainedTokenizerFast(tokenizer_object=Tokenizer(model), pad_token=padding)
@@ -131,10 +132,10 @@ def train_wordpiece(
     """Train an uncased WordPiece vocabulary, as BERT's (Devlin et al. 2018, arXiv 1810.04805, 3).
 
     The trainer numbers letters as it meets words in a hash table, whose order changes from run to
-    run, and breaks ties by these numbers. Letters that are named beforehand keep their places.
-    The passages are read twice.
-    Departure: tokens are merged by how often a pair occurs, as the `tokenizers` library does it;
-    the original trainer, which weighs pairs by likelihood, was never published.
+    run, and breaks ties by these numbers. Letters that are given beforehand keep their places. The
+    passages are read twice. Departure: tokens are merged by how often a pair occurs, as the
+    `tokenizers` library does it; the original trainer, which weighs pairs by likelihood, was never
+    published.
     """
     trainer = BertWordPieceTokenizer(lowercase=True)
     first, following = _letters(trainer, passages, vocabulary_size // 4)
@@ -146,7 +147,7 @@ def train_wordpiece(
         limit_alphabet=len(first),
         show_progress=False,
     )
-    # built again from the vocabulary, which makes it add [CLS] and [SEP]
+    # rebuilt from the vocabulary, so that it adds [CLS] and [SEP]
     tokenizer = BertWordPieceTokenizer(vocab=trainer.get_vocab(), lowercase=True)
     made: PreTrainedTokenizerFast = BertTokenizerFast(
         tokenizer_object=tokenizer._tokenizer, model_max_length=max_length
@@ -157,7 +158,7 @@ def train_wordpiece(
 def _letters(
     tokenizer: BertWordPieceTokenizer | Tokenizer, passages: Iterable[str], most: int
 ) -> tuple[list[str], list[str]]:
-    """Return the commonest letters of a corpus, and those of them that continue a word.
+    """Return the most frequent letters of a corpus, and those of them that continue a word.
 
     Args:
         tokenizer: its normalizer and pre-tokenizer make the words.
@@ -168,7 +169,7 @@ def _letters(
     continuing: set[str] = set()
     for batch in batched(passages, PASSAGES_AT_ONCE):
         words: Counter[str] = Counter()
-        # a word that is in many passages is taken apart only once
+        # each distinct word is split once
         for run, count in Counter(" ".join(batch).split()).items():
             text = tokenizer.normalizer.normalize_str(run)
             for word, _ in tokenizer.pre_tokenizer.pre_tokenize_str(text):
@@ -187,9 +188,8 @@ def train_byte_level_bpe(
 
     The merges are those of Sennrich et al. 2016, arXiv 1508.07909, over UTF-8 bytes (Radford et al.
     2019): every text has tokens, and decodes to itself. RoBERTa's own tokens frame a text, without
-    segments: <s> A </s>, and <s> A </s></s> B </s> for pairs.
-    The trainer sorts the bytes, whose number is fixed, before it merges, and takes the lower pair
-    of numbers where counts tie: the order in which it meets words does not show.
+    segments: <s> A </s>, and <s> A </s></s> B </s> for pairs. The trainer sorts the bytes before it
+    merges, and takes the lower pair of numbers at ties, so that the order of words does not matter.
     """
     trainer = ByteLevelBPETokenizer()
     trainer.train_from_iterator(
@@ -228,7 +228,7 @@ def train_char_bpe(
     )
     tokenizer.train_from_iterator(passages, trainer)
     trained = json.loads(tokenizer.to_str())["model"]
-    # built again, where letters with a mark are no special tokens
+    # rebuilt, so that letters with a mark are not special tokens
     tokenizer.model = models.BPE(
         trained["vocab"],
         [tuple(pair) for pair in trained["merges"]],
@@ -242,7 +242,8 @@ def train_char_bpe(
 
 
 def _bert_frame(tokens: Sequence[str]) -> processors.TemplateProcessing:
-    """Return what puts [CLS] and [SEP] around texts, for a vocabulary that begins with `tokens`."""
+    """Return the post-processor that adds [CLS] and [SEP], for a vocabulary that begins with
+    `tokens`."""
     return processors.TemplateProcessing(
         single="[CLS] $A [SEP]",
         pair="[CLS] $A [SEP] $B:1 [SEP]:1",
@@ -253,7 +254,7 @@ def _bert_frame(tokens: Sequence[str]) -> processors.TemplateProcessing:
 def _with_bert_frame(
     tokenizer: Tokenizer, tokens: Sequence[str], special: Mapping[str, str], max_length: int
 ) -> PreTrainedTokenizerFast:
-    """Return a tokenizer of transformers that frames texts as BERT's: [CLS] A [SEP] B [SEP].
+    """Return a tokenizer of transformers that frames texts like BERT's: [CLS] A [SEP] B [SEP].
 
     Args:
         tokenizer: its vocabulary begins with `tokens`.
@@ -277,12 +278,11 @@ def train_unigram(
 ) -> PreTrainedTokenizerFast:
     """Train an uncased unigram language model, as ALBERT's (Kudo 2018, arXiv 1804.10959, 3.2).
 
-    A text is split into its likeliest sequence of tokens; white space is the mark ▁ at the start
-    of a word, so that the tokens joined are the text again. BERT's tokens frame a text: [CLS] A
-    [SEP] B [SEP], with segments. `estimate_tokens` has the probabilities.
-    Departures from SentencePiece, which the paper describes: the corpus is counted as words, of
-    which the commonest 100,000 are learned from, and accents are stripped with a text's case. So
-    neither memory nor time grow with the corpus beyond the words to count.
+    A text is split into its likeliest sequence of tokens; white space is the mark ▁ at the start of
+    a word, so that the tokens joined are the text again. BERT's tokens frame a text: [CLS] A [SEP]
+    B [SEP], with segments. `estimate_tokens` has the probabilities. Departures from SentencePiece,
+    which the paper describes: training uses the counts of the 100,000 most frequent words, so that
+    memory and time hardly grow with the corpus, and accents are stripped with case.
     """
     tokenizer = Tokenizer(models.Unigram())
     tokenizer.normalizer = normalizers.Sequence(
@@ -356,11 +356,11 @@ def _run_counts(
 
 
 def _known_words(counts: Counter[str], most: int) -> dict[str, int]:
-    """Return the commonest words, cut where they hold a rare letter: it will be unknown.
+    """Return the most frequent words, cut at rare letters, which will be unknown.
 
     Args:
         counts: of words.
-        most: letters to know, and at most MOST_LETTERS.
+        most: known letters, at most MOST_LETTERS.
     """
     letters: Counter[str] = Counter()
     for word, count in counts.items():
@@ -375,7 +375,7 @@ def _known_words(counts: Counter[str], most: int) -> dict[str, int]:
 
 
 def _commonest(counts: Counter[str], most: int) -> list[tuple[str, int]]:
-    """Return the entries with the highest counts, ties in the order of the alphabet."""
+    """Return the entries with the highest counts, ties in alphabetical order."""
     return sorted(counts.items(), key=lambda entry: (-entry[1], entry[0]))[:most]
 
 
@@ -384,33 +384,32 @@ SEEDS_AN_ENTRY = 10
 REMAINING_SHARE = 0.75
 EM_STEPS = 2
 FEWEST_EXPECTED = 0.5
-"""No token is thought rarer than this, so that every word keeps a segmentation."""
+"""Smallest probability of a token, so that every word keeps a segmentation."""
 DECIMALS = 6
-"""Of the log probabilities: the digits that every machine agrees on."""
+"""Digits of the log probabilities, equal on all machines."""
 TINY = 1e-300
-"""Stands for the probability of what no other tokens make."""
+"""Probability of a token without other segmentations."""
 
 Floats = NDArray[np.float64]
 Numbers = NDArray[np.int64]
 
 
 def estimate_tokens(words: Mapping[str, int], size: int) -> list[tuple[str, float]]:
-    """Return the tokens that explain words best, likeliest first, with their log probabilities.
+    """Return the likeliest tokens of a unigram model of words, with their log probabilities.
 
     Kudo 2018, arXiv 1804.10959, 3.2: P(word) is the sum over its segmentations x of the product of
     p(x_i), eq. (1). Seeds are the letters and the substrings with the highest count times length.
     Then, until few enough are left: estimate p by EM over all segmentations of the words (with
     SentencePiece's sparse prior, the exponential of digamma for the counts), and drop the quarter
-    of the tokens that is missed least.
-    Departure: the loss of a token is its expected count times log p(token) - log P(token without
-    itself), from all its other segmentations; the paper divides the corpus anew, SentencePiece
-    takes the second-best segmentation alone.
-    The trainer of the `tokenizers` library estimates the same, but visits the words in an order
-    that changes from run to run, and with it the last digits of the sums, and the order of tokens.
+    of the tokens with the least loss. Departure: the loss of a token is its expected count times
+    log p(token) - log P(token without itself), from all its other segmentations; the paper divides
+    the corpus anew, SentencePiece takes the second-best segmentation alone. The trainer of the
+    `tokenizers` library estimates the same, but visits the words in an order that changes from run
+    to run, and with it the last digits of the sums, and the order of tokens.
 
     Args:
         words: how often each occurs.
-        size: the most tokens; every letter of the words is one, so more than there are letters.
+        size: most tokens, more than the letters of the words, which are all tokens.
     """
     occurrences = _substrings(words)
     letters = sorted(token for token in occurrences if len(token) == 1)
@@ -427,7 +426,7 @@ def estimate_tokens(words: Mapping[str, int], size: int) -> list[tuple[str, floa
         if len(left) <= size:
             break
         loss = expected[left] * np.log(p[left] / np.maximum(alone.probabilities(p)[left], TINY))
-        loss[: len(letters)] = np.inf  # nothing can stand in for a letter
+        loss[: len(letters)] = np.inf  # letters cannot be replaced
         most = max(size, int(REMAINING_SHARE * len(left)))
         left = np.sort(left[np.argsort(-loss, kind="stable")[:most]])
         lattice.keep(left)
@@ -438,7 +437,7 @@ def estimate_tokens(words: Mapping[str, int], size: int) -> list[tuple[str, floa
 
 
 class Lattice:
-    """Every segmentation of some words into tokens, in flat arrays.
+    """All segmentations of some words into tokens, in flat arrays.
 
     A word of n letters has nodes 0 to n, between its letters; an edge is a token between two. All
     arrays of edges are sorted by the place of their end within the word, so that each place is
@@ -451,7 +450,7 @@ class Lattice:
         Args:
             words: what to segment; every single letter of them is a token.
             tokens: their numbers.
-            whole: whether a word that is a token may be its own segmentation.
+            whole: a word that is a token may be its own segmentation.
         """
         self.sizes = np.array([len(word) + 1 for word in words])
         self.last = np.cumsum(self.sizes) - 1
@@ -475,7 +474,7 @@ class Lattice:
         return np.asarray(self._forward(p)[self.last])
 
     def expected_counts(self, p: Floats, counts: Floats) -> Floats:
-        """Return how often each token occurs, expected over the segmentations of all words."""
+        """Return the expected count of each token over the segmentations of all words."""
         _, start, end, token = self.edges
         forward, backward = self._forward(p), self._backward(p)
         scale = np.repeat(counts / forward[self.last], self.sizes)
@@ -483,7 +482,7 @@ class Lattice:
         return np.asarray(np.bincount(token, weights, len(p)), dtype=np.float64)
 
     def _forward(self, p: Floats) -> Floats:
-        """Return for each node the probability of what stands before it in the word."""
+        """Return for each node the probability of the word before it."""
         result = np.zeros(self.last[-1] + 1)
         result[self.last - self.sizes + 1] = 1
         for step in self._steps():
@@ -492,7 +491,7 @@ class Lattice:
         return result
 
     def _backward(self, p: Floats) -> Floats:
-        """Return for each node the probability of what stands after it in the word."""
+        """Return for each node the probability of the word after it."""
         result = np.zeros(self.last[-1] + 1)
         result[self.last] = 1
         for step in reversed(self._steps()):

@@ -1,8 +1,7 @@
-"""Vocabulary pruning: the tokens that some texts need remain, with all single characters.
+"""Vocabulary pruning: the tokens of some texts remain, with all single characters.
 
-A text whose tokens all remain is split and classified as before. Any other is split into smaller
-ones, down to characters; where each of these is a token of its own, none becomes unknown that was
-not.
+A text whose tokens all remain is tokenised and classified as before. Others are split into smaller
+tokens, down to characters.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from bertender.text.batch import batched
 NOT_OF_A_TOKENIZER = frozenset(
     {"added_tokens_decoder", "name_or_path", "tokenizer_file", "vocab_file"}
 )
-"""Settings that number the tokens of a tokenizer or state where it came from."""
+"""Settings of a tokenizer that number its tokens or name its source."""
 TEXTS_AT_ONCE = 1000
 OF_SPECIAL_TOKENS = ("pad_token_id", "bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id")
 
@@ -39,11 +38,11 @@ class RemainingTokens:
 
     tokenizer: PreTrainedTokenizerFast
     rows: tuple[int, ...]
-    """The number that each token had before, in order."""
+    """Former numbers of the tokens, in order."""
 
 
 def read(tokenizer: PreTrainedTokenizerBase, texts: Iterable[str]) -> VocabularyReading:
-    """Return how a tokenizer reads texts, special tokens left out."""
+    """Return how a tokenizer splits texts, without special tokens."""
     texts = list(texts)
     counts = _counted(tokenizer, texts)
     total = sum(counts.values())
@@ -57,11 +56,11 @@ def read(tokenizer: PreTrainedTokenizerBase, texts: Iterable[str]) -> Vocabulary
 def whole_words(
     tokenizer: PreTrainedTokenizerBase, tokens: RemainingTokens, texts: Iterable[str]
 ) -> float:
-    """Return the share of the words of texts that are read as before, for all their tokens stay.
+    """Return the share of the words of texts whose tokens all remain.
 
     Args:
         tokenizer: the whole one.
-        tokens: those that remain of it.
+        tokens: the remaining ones.
         texts: words of the tokenizer's own pre-tokenization are counted; without any, it is 0.
     """
     kept, total, broken = set(tokens.rows), 0, 0
@@ -83,9 +82,8 @@ def needed_tokens(
 
     Args:
         tokenizer: a fast one, of tokens, a unigram model or merged bytes.
-        texts: what the tokens are needed for.
-        floor: a token must occur so often to stay.
-        size: most entries of the vocabulary; those that occur most often stay.
+        texts: their tokens remain. floor: fewest occurrences of a remaining token. size: most
+            entries of the vocabulary; the most frequent remain.
 
     Raises:
         ModelError: the tokenizer is of another kind.
@@ -96,7 +94,7 @@ def needed_tokens(
     described.check_gaps()
     counts = _counted(tokenizer, texts)
     if not counts:
-        raise DataError("no text to count tokens in. Give some.")
+        raise DataError("no texts to count tokens in. Give some.")
     often = [token for token, count in counts.most_common() if count >= floor]
     special = set(tokenizer.all_special_ids)
 
@@ -117,7 +115,7 @@ def needed_tokens(
 
 
 def least_entries(tokenizer: PreTrainedTokenizerBase) -> int:
-    """Return how many entries stay whatever is cut: single characters and special tokens.
+    """Return the number of entries that always remain: single characters and special tokens.
 
     Raises:
         ModelError: its tokens cannot be pruned.
@@ -126,11 +124,10 @@ def least_entries(tokenizer: PreTrainedTokenizerBase) -> int:
 
 
 def cut_vocabulary(model: PreTrainedModel, tokens: RemainingTokens) -> None:
-    """Keep the rows of a model's tables of tokens that are those of these tokens, in place.
+    """Cut the token tables of a model to some tokens, in place.
 
     Raises:
-        ModelError: the architecture counts positions from the number of the padding, which would
-            change.
+        ModelError: the architecture counts positions from the padding's number, which would change.
     """
     old = model.get_input_embeddings()
     assert isinstance(old, nn.Embedding)
@@ -157,7 +154,7 @@ def cut_and_read(
     tokens: RemainingTokens,
     held_out: Iterable[str],
 ) -> VocabularyFindings:
-    """Cut a model's vocabulary in place; return how held-out texts are read before and after.
+    """Cut a model's vocabulary in place; return how held-out texts are tokenised before and after.
 
     Raises:
         ModelError: what `cut_vocabulary` raises.
@@ -170,7 +167,8 @@ def cut_and_read(
 
 
 def check_padding_stays(model: PreTrainedModel, tokens: RemainingTokens) -> None:
-    """Raise ModelError where positions are counted from a padding whose number would change."""
+    """Raise ModelError where positions are counted from the padding's number, which would
+    change."""
     family, padding = FAMILIES.get(family_name(model.config)), model.config.pad_token_id
     if family is None or padding is None or family.first_position(model.config) == 0:
         return
@@ -193,10 +191,10 @@ def _counted(tokenizer: PreTrainedTokenizerBase, texts: Iterable[str]) -> Counte
 
 
 class _Described:
-    """A tokenizer.json, and how the tokens of its model hang together; here those of WordPiece."""
+    """A tokenizer.json, and the relations of its tokens; this class is for WordPiece."""
 
     mark = "##"
-    """Prefix of tokens that does not count as a character of theirs."""
+    """Prefix of tokens that is not one of their characters."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerFast, description: dict[str, Any]) -> None:
         self.tokenizer = tokenizer
@@ -208,7 +206,7 @@ class _Described:
         """Read the description of a tokenizer.
 
         Raises:
-            ModelError: it has no tokenizer.json, or is of no row of KINDS.
+            ModelError: it has no tokenizer.json, or a kind that is not in KINDS.
         """
         if not isinstance(tokenizer, PreTrainedTokenizerFast):
             raise ModelError(
@@ -234,21 +232,21 @@ class _Described:
         return {}
 
     def kept(self, rows: list[int]) -> dict[str, Any]:
-        """Return the model with these tokens alone, renumbered in the same order."""
+        """Return the model with only these tokens, renumbered in order."""
         tokens = self.tokens()
         return {**self.model, "vocab": {tokens[row]: number for number, row in enumerate(rows)}}
 
     def check_gaps(self) -> None:
-        """Raise ModelError where the tokens are not numbered one after another."""
+        """Raise ModelError where the numbers of the tokens have gaps."""
         vocabulary = self.model["vocab"]
         if isinstance(vocabulary, dict) and {*vocabulary.values()} != {*range(len(vocabulary))}:
             raise ModelError(
-                "the numbers of the tokenizer's tokens have gaps (a line of its vocabulary is "
-                "there twice, perhaps), so that it cannot be pruned. Save it again without them."
+                "the numbers of the tokenizer's tokens have gaps (perhaps from a duplicate line of "
+                "its vocabulary), so that it cannot be pruned. Save it again without them."
             )
 
     def closed(self, used: set[int]) -> list[int]:
-        """Return the ids that remain: also characters, added tokens, and the parts of tokens."""
+        """Return the remaining ids, including characters, added tokens, and parts of tokens."""
         tokens, end = self.tokens(), self.model.get("end_of_word_suffix") or ""
         numbers = {token: number for number, token in enumerate(tokens)}
         added = {token["id"] for token in self.description["added_tokens"]}
@@ -281,7 +279,7 @@ class _Described:
             for name, value in self.tokenizer.init_kwargs.items()
             if name not in NOT_OF_A_TOKENIZER and not name.endswith("_file")
         }
-        # may have been set since it was made
+        # may have been set later
         settings["model_max_length"] = self.tokenizer.model_max_length
         backend = Tokenizer.from_str(json.dumps(self.description))
         return type(self.tokenizer)(tokenizer_object=backend, **settings)
@@ -313,7 +311,7 @@ class _BytePairs(_Described):
         ]
 
     def parts(self) -> Mapping[str, list[str]]:
-        """Return what each token is merged from, by every merge that gives it."""
+        """Return the parts of each token, by every merge that makes it."""
         parts: dict[str, list[str]] = {}
         for pair in self.merges():
             parts.setdefault("".join(pair), []).extend(pair)
@@ -331,11 +329,11 @@ KINDS: Mapping[str, type[_Described]] = {
     "Unigram": _Unigram,
     "BPE": _BytePairs,
 }
-"""By the type that tokenizer.json states."""
+"""Kinds by the type in tokenizer.json."""
 
 
 def _renumber(processor: dict[str, Any], numbers: Mapping[int, int]) -> None:
-    """Give the special tokens that are put around texts their new numbers."""
+    """Renumber the special tokens around texts."""
     for token in processor.get("special_tokens", {}).values():
         token["ids"] = [numbers[number] for number in token["ids"]]
     for name in ("cls", "sep"):

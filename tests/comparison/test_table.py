@@ -155,7 +155,7 @@ def test_brackets_in_names_are_no_markup() -> None:
 
 SAID = {
     (): "no row records which texts",
-    ("selection",): "validation texts, that no row learned from",
+    ("selection",): "validation texts, which no row learned from",
     ("dev",): "chosen on the same texts (select=0)",
     ("dev", "selection"): "for some rows",
 }

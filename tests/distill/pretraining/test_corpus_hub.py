@@ -44,14 +44,14 @@ def test_a_row_is_a_document(asked: list[Any], name: str, subset: str | None) ->
 
 def test_offline_it_is_refused_at_once(asked: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    with pytest.raises(HubUnreachableError, match="corpus 'owner/name' is not a file, and no hub"):
+    with pytest.raises(HubUnreachableError, match="corpus 'owner/name' is not a file, and no reachable hub"):
         next(read_corpus("owner/name"))
     assert asked == []
 
 
 def test_without_an_answer_it_is_refused(asked: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(corpus_hub, "hub_knows", lambda place: False)
-    with pytest.raises(HubUnreachableError, match="no hub that responds has a data set"):
+    with pytest.raises(HubUnreachableError, match="no reachable hub has a data set"):
         next(read_corpus("owner/name"))
     assert asked == []
 

@@ -136,7 +136,7 @@ def test_the_most_frequent_pieces_fit_into_a_size(
 
 def test_what_cannot_be_pruned_is_refused() -> None:
     tokenizer, tokens = CUT["wordpiece"]
-    with pytest.raises(DataError, match="no text to count tokens in"):
+    with pytest.raises(DataError, match="no texts to count tokens in"):
         needed_tokens(tokenizer, ["", ""])
     model = tiny_classifier("roberta", vocab_size=len(tokenizer), pad_token_id=9)
     gone = RemainingTokens(tokens.tokenizer, tuple(row for row in tokens.rows if row != 3))

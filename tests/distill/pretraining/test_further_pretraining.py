@@ -80,7 +80,7 @@ def test_what_it_has_is_not_set(tmp_path: Path) -> None:
     made = further(source, tmp_path / "made", epochs=1)
     with pytest.raises(ArtifactError, match="writing there would destroy it"):
         further(made.path, made.path)
-    with pytest.raises(ConfigError, match="went on from another encoder"):
+    with pytest.raises(ConfigError, match="was trained from another encoder"):
         pretrain(passages(100), PretrainConfig(stack_from=made.path, layers=8), tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
@@ -111,7 +111,7 @@ def test_an_encoder_that_was_tuned_on_labels_is_named(
     assert "tuned on labels" not in caplog.text
     tuned = save_classifier(tmp_path / "tuned")
     further(tuned, tmp_path / "out", epochs=1)
-    assert f"{tuned} was tuned on labels (BertForSequenceClassification)" in caplog.text
+    assert f"{tuned} was fine-tuned on labels (BertForSequenceClassification)" in caplog.text
 
 
 def test_artifacts_that_cannot_be_trained_name_what_they_were_made_from(

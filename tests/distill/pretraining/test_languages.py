@@ -113,7 +113,7 @@ def test_one_language_or_a_short_one_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"language_alpha=0.5: corpus=docs is one part"):
         PretrainConfig.parse({"language_alpha": 0.5})
     config = PretrainConfig.parse({"language_alpha": 0.5, "corpus": "a.txt,b.txt"})
-    with pytest.raises(ConfigError, match="these passages are one text"):
+    with pytest.raises(ConfigError, match="these passages have no languages"):
         pretrain(["a"] * 60, config, tmp_path / "out")
     corpus = _corpus(tmp_path, apple=60, pear=49)
     config = PretrainConfig.parse({"language_alpha": 0.5, "corpus": corpus})

@@ -178,7 +178,7 @@ def test_the_last_steps_are_on_long_rows(share: float | None, tmp_path: Path) ->
     ("settings", "said"),
     [
         ({"short_length": 128}, "short_length=128 must be below max_length=128"),
-        ({"short_share": 0.5}, r"short_share=0\.5.*Give short_length too"),
+        ({"short_share": 0.5}, r"short_share=0\.5.*it needs short_length"),
         (
             {"packing": "doc-sentences", "objective": "mlm+sop"},
             r"packing=doc-sentences: objective 'mlm\+sop' trains on pairs",

@@ -93,7 +93,7 @@ def test_an_error_on_the_way_leaves_nothing(tmp_path: Path) -> None:
 
 
 def test_no_rows_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="gives no example to train on or to hold out"):
+    with pytest.raises(DataError, match="is too short for training and held-out rows"):
         stored(lambda: rows(0), tmp_path / "rows", PAD)
     assert not (tmp_path / "rows").exists()
 
