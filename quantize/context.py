@@ -160,6 +160,8 @@ class QuantizationContext:
     """The float model."""
     write_onnx: Callable[[Artifact, Path], object] | None = None
     """Writes a torch artifact's graph into a directory."""
+    smoothing_db: Mapping[str, float] = field(default_factory=dict)
+    """Activations of the float graph that are smoothed -> how much less noise they have."""
 
     @cached_property
     def inventory(self) -> Inventory:

@@ -43,6 +43,7 @@ from quantize.graph import (
     take_inventory,
 )
 from quantize.product_check import NO_RANGES, compare_products, find_parts, sample_rows
+from quantize.smoothing import smoothed_like
 
 PROBED_TEXTS = 64
 """Training texts on whose activations each product is checked."""
@@ -399,8 +400,9 @@ def graph_failures(floats: Artifact, candidate: Artifact, task: Task) -> tuple[s
     texts = Batches(encode, task.calibration.examples[:PROBED_TEXTS], "check products", problem)
     quantization = candidate.card.findings.quantization
     ranges = quantization.ranges if quantization else NO_RANGES
-    float_graph, graph = onnx_file(floats), onnx_file(candidate)
+    graph = onnx_file(candidate)
     with TemporaryDirectory() as folder:
+        float_graph = smoothed_like(onnx_file(floats), graph, Path(folder))
         plain = in_plain_form(float_graph, graph, Path(folder))
         groups = find_parts(float_graph, plain)
         products = compare_products(groups, sample_rows(plain, groups, texts), ranges)

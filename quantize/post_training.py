@@ -32,6 +32,7 @@ from onnx import helper, numpy_helper
 from onnxruntime.quantization import QuantType, quantize_dynamic
 
 from bertender.core.progress import quiet_tools
+from bertender.models.classifier import onnx_file
 from bertender.models.graphs import copy_graph, save_graph
 from bertender.models.onnx_session import MOST_MB
 from quantize.attention import fuse_attention, fuse_products
@@ -78,7 +79,10 @@ def fuse(context: QuantizationContext, graph: Path) -> int | None:
     Returns:
         The number of fused attentions; None where `fused_attention` is off.
     """
-    attentions = fuse_attention(context.graph, graph) if context.config.fused_attention else None
+    attentions = None
+    if context.config.fused_attention:
+        # attention is found where nothing stands between a norm and its products
+        attentions = fuse_attention(onnx_file(context.source), graph)
     if context.target.fused_products:
         fuse_products(graph)
     return attentions

@@ -58,6 +58,7 @@ from quantize.product_check import (
 from quantize.q_bert import QBert
 from quantize.qat import Qat
 from quantize.sensitivity import Mixed
+from quantize.smoothing import smoothed
 
 logger = logging.getLogger(__name__)
 
@@ -158,6 +159,8 @@ def _quantized(
         graph = draft.directory / ONNX_NAME
         paths = (onnx_file(source), work, Path(folder))
         context = QuantizationContext(source, task, config, target, *paths, opened, write_onnx)
+        if SCHEMES[config.scheme].smooths:
+            context = smoothed(context)
         written = WRITERS[config.scheme].write(context, graph)
         quantization = check_graph(context, graph, written, target_name)
         draft.findings = Findings(
@@ -237,6 +240,7 @@ def check_graph(
         weight_bits=written.weight_bits,
         tables_of_4_bits=written.tables_of_4_bits,
         fused_attentions=written.fused_attentions,
+        smoothing_db=context.smoothing_db,
         saturation=sums,
         product_check=products,
         largest_difference_between_products=max(each.difference for each in between),
@@ -296,6 +300,8 @@ def write_graph(source: Artifact, task: Task, settings: Mapping[str, Any], path:
         paths = (onnx_file(source), path.parent, Path(folder))
         opened = open_classifier(source)
         context = QuantizationContext(source, task, config, target, *paths, opened)
+        if SCHEMES[config.scheme].smooths:
+            context = smoothed(context)
         written = WRITERS[config.scheme].write(context, path)
     if runs_here(name, config.runtime):
         running = operators(path, config.runtime)

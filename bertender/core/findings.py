@@ -376,6 +376,10 @@ class QuantizationFindings(Part):
     fused_attentions: int | None = Field(
         None, description="attentions that are one operator, where that was asked for"
     )
+    smoothing_db: dict[str, float] = Field(
+        {},
+        description="activation whose channels are scaled -> how much less noise its products have",
+    )
     saturation: SaturationFindings | None = Field(
         None, description="None where this machine is not such a target"
     )
