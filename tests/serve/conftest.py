@@ -25,6 +25,7 @@ from bertender.text.tokenizer import load_tokenizer
 from serve.door.callers import digest
 from serve.server.server import Server
 from tests.cli.fakes import endpoint
+from tests.conftest import Once
 from tests.serve.certificates import SECRET, make_certificate
 from tests.serve.layouts import ENCODER_RUNTIME, lay_out_with_encoders
 from tests.serve.marked_model import BATCH, QUEUE, marked_server
@@ -62,15 +63,21 @@ def write_onnx(teacher: Artifact, out: Path, task: TaskRecord) -> Artifact:
 
 
 @pytest.fixture(scope="session")
-def onnx_artifact(teacher: Artifact, tmp_path_factory: pytest.TempPathFactory) -> Artifact:
-    out = tmp_path_factory.mktemp("onnx") / "student-onnx"
-    return write_onnx(teacher, out, teacher.card.task)
+def onnx_artifact(once: Once, teacher: Artifact) -> Artifact:
+    def fill(folder: Path) -> None:
+        write_onnx(teacher, folder / "student-onnx", teacher.card.task)
+
+    return Artifact.load(once("student-onnx", fill) / "student-onnx")
 
 
 @pytest.fixture(scope="session")
-def pair_artifact(teacher: Artifact, tmp_path_factory: pytest.TempPathFactory) -> Artifact:
+def pair_artifact(once: Once, teacher: Artifact) -> Artifact:
     task = teacher.card.task.model_copy(update={"text_columns": ("first", "second")})
-    return write_onnx(teacher, tmp_path_factory.mktemp("onnx") / "pair-onnx", task)
+
+    def fill(folder: Path) -> None:
+        write_onnx(teacher, folder / "pair-onnx", task)
+
+    return Artifact.load(once("pair-onnx", fill) / "pair-onnx")
 
 
 @pytest.fixture(scope="session")

@@ -23,6 +23,12 @@ from tests.distill.distillation.settings import SHORT
 from tests.toy_models import other_vocabulary, save_artifact, tiny_classifier
 
 
+@pytest.fixture(scope="module")
+def few(task: Task) -> Task:
+    """A third of the toy task's texts."""
+    return replace(task, train=task.train.first(32))
+
+
 @pytest.mark.parametrize(
     ("settings", "runs"),
     [
@@ -38,19 +44,19 @@ def test_answers_are_kept_only_where_they_free_a_phase_of_the_teacher_and_once(
     settings: dict[str, Any],
     runs: int,
     trained_teacher: Artifact,
-    task: Task,
+    few: Task,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("BERTENDER_CACHE", str(tmp_path / "cache"))
     calls = []
     read_signals = outputs.read_signals
-    monkeypatch.setattr(  # the toy task fits in one batch
+    monkeypatch.setattr(  # the texts fit in one batch
         outputs, "read_signals", lambda *given: (calls.append(1), read_signals(*given))[1]
     )
     for seed in (0, 1):
         config = DistillConfig(**SHORT, **settings, seed=seed)
-        distill(trained_teacher, task, config, tmp_path / f"student-{seed}")
+        distill(trained_teacher, few, config, tmp_path / f"student-{seed}")
     assert len(calls) == runs
 
 
@@ -60,7 +66,7 @@ def test_answers_are_kept_only_where_they_free_a_phase_of_the_teacher_and_once(
 def test_kept_and_online_answers_teach_the_same(
     settings: dict[str, Any],
     trained_teacher: Artifact,
-    task: Task,
+    few: Task,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
@@ -68,10 +74,10 @@ def test_kept_and_online_answers_teach_the_same(
     plain = {**SHORT, **settings}
     with monkeypatch.context() as patched:
         patched.setattr(phases, "read_signals", lambda *given: pytest.fail("the teacher was run"))
-        kept = distill(trained_teacher, task, DistillConfig(**plain), tmp_path / "kept")
+        kept = distill(trained_teacher, few, DistillConfig(**plain), tmp_path / "kept")
     assert "the teacher runs in each step" not in caplog.text
     config = DistillConfig(**plain, teacher_cache_mb=0)
-    online = distill(trained_teacher, task, config, tmp_path / "online")
+    online = distill(trained_teacher, few, config, tmp_path / "online")
     assert "more than teacher_cache_mb=0: the teacher runs in each step" in caplog.text
     losses = [artifact.card.findings.training.losses for artifact in (kept, online)]
     assert len(losses[0]) == 2

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from threading import Event, Thread
 
@@ -31,8 +32,9 @@ from serve.config import DeployConfig, ServeConfig
 from serve.repository import Models, write_repository
 from serve.server.server import Server
 from serve.server.targets import ModelControl, ServerTarget, target_of
+from tests.conftest import Once
 from tests.served import BY_DEFAULT
-from tests.toys import NoConfig, tiny_bert, tiny_tokenizer, toy_task, write_model
+from tests.toys import NoConfig, tiny_bert, tiny_tokenizer, write_model
 
 ASKED: Example = ("apple pear saw number 7",)
 """What clients ask again and again."""
@@ -58,16 +60,18 @@ class Versions:
 
 
 @pytest.fixture(scope="session")
-def versions(tmp_path_factory: pytest.TempPathFactory) -> Versions:
-    folder, task = tmp_path_factory.mktemp("versions"), toy_task()
-    return Versions(exported(30.0, task, folder / "old"), exported(-50.0, task, folder / "new"))
+def versions(once: Once, task: Task) -> Versions:
+    old, new = (
+        once(f"version-{name}", partial(exported, factor, task))
+        for name, factor in (("old", 30.0), ("new", -50.0))
+    )
+    return Versions(Artifact.load(old / "onnx"), Artifact.load(new / "onnx"))
 
 
 @pytest.fixture(scope="session")
-def of_another_task(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
-    task = toy_task()
+def of_another_task(once: Once, task: Task) -> Artifact:
     other = Task("colours", ("red", "blue"), *[getattr(task, name) for name in REST])
-    return exported(30.0, other, tmp_path_factory.mktemp("other"))
+    return Artifact.load(once("of-another-task", partial(exported, 30.0, other)) / "onnx")
 
 
 REST = ("metric", "text_columns", "train", "dev")
