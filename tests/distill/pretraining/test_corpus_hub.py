@@ -44,7 +44,8 @@ def test_a_row_is_a_document(asked: list[Any], name: str, subset: str | None) ->
 
 def test_offline_it_is_refused_at_once(asked: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    with pytest.raises(HubUnreachableError, match="corpus 'owner/name' is not a file, and no reachable hub"):
+    said = "corpus 'owner/name' is not a file, and no reachable hub"
+    with pytest.raises(HubUnreachableError, match=said):
         next(read_corpus("owner/name"))
     assert asked == []
 
