@@ -13,7 +13,7 @@ from serve.config import PORT_FIELDS, ServeConfig
 
 
 def resolved(host: str) -> str:
-    """Return the address of a host, which may be a name: of IPv4, or of IPv6 where it has no other.
+    """Return the address of a host or name: IPv4, or IPv6 where it has no other.
 
     Raises:
         OSError, UnicodeError: it has none; UnicodeError for a name such as a..b.
@@ -25,7 +25,7 @@ def resolved(host: str) -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether only this machine reaches a host; also where it has no address at all."""
+    """Return whether only this machine reaches a host; True also without any address."""
     try:
         return ipaddress.ip_address(resolved(host)).is_loopback
     except (OSError, UnicodeError):
@@ -41,8 +41,8 @@ def is_same_host(host: str, other: str) -> bool:
 
 
 def reachable(address: str) -> str:
-    """Return the address at which this machine reaches a server that listens at one."""
-    everywhere = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - asked, not bound
+    """Return the address at which this machine reaches a server."""
+    everywhere = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - compared, not bound
     return everywhere.get(address, address)
 
 
@@ -51,7 +51,7 @@ def is_ipv6(address: str) -> bool:
 
 
 def in_url(address: str) -> str:
-    """Return an address as it stands before a port."""
+    """Return an address for a URL, in brackets for IPv6."""
     return f"[{address}]" if is_ipv6(address) else address
 
 
@@ -80,7 +80,7 @@ def bound_ports(host: str, ports: Mapping[str, int]) -> tuple[str, dict[str, soc
     except (OSError, UnicodeError) as error:
         raise _no_such_address(host, error) from None
     sockets = {}
-    with ExitStack() as held:  # all are held at once, so that no two get the same
+    with ExitStack() as held:  # all are open at once, so that no two are the same
         for name, port in ports.items():
             family = socket.AF_INET6 if is_ipv6(address) else socket.AF_INET
             bound = held.enter_context(socket.socket(family))
@@ -95,7 +95,7 @@ def bound_ports(host: str, ports: Mapping[str, int]) -> tuple[str, dict[str, soc
 
 
 def with_ports(config: ServeConfig) -> tuple[ServeConfig, dict[str, socket.socket]]:
-    """Return the config with its host as an address and its ports, and these, bound.
+    """Return the config with its host as an address, and its ports, with their bound sockets.
 
     Raises:
         ConfigError: two of the ports are the same.
@@ -125,8 +125,8 @@ def listening_error(host: str, name: str, port: int, error: OSError) -> ServingE
     option = f"--{name.replace('_', '-')}"
     if error.errno == errno.EADDRINUSE:
         return PortTakenError(
-            f"port {port} on {host} is taken by another process. Choose another with {option} "
-            "(0 takes any free one), or stop what listens there."
+            f"port {port} on {host} is taken by another process. Choose another with {option} (0 "
+            "takes any free one), or stop the process there."
         )
     if error.errno == errno.EACCES:
         return ServingError(
@@ -140,5 +140,5 @@ def _no_such_address(host: str, error: OSError | UnicodeError) -> ServingError:
     reason = error.strerror if isinstance(error, OSError) else error
     return ServingError(
         f"cannot listen on host {host!r}: {reason}. Use an address of this machine, such as "
-        "127.0.0.1 or ::1 (this machine only), 0.0.0.0 or :: (every network it is on)."
+        "127.0.0.1 or ::1 (this machine only), 0.0.0.0 or :: (all its networks)."
     )

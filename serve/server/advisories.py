@@ -1,4 +1,4 @@
-"""What is known against a version of Triton: its published advisories."""
+"""Published security advisories of Triton's versions."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 AS_OF = "2026-11"
-"""Month of NVIDIA's bulletins up to which ADVISORIES goes. What came later is not known here."""
+"""Month of the latest of NVIDIA's bulletins in ADVISORIES."""
 
 RELEASED = re.compile(r"\d+\.\d+\.\d+")
 
@@ -17,7 +17,7 @@ VERSIONS: Mapping[str, str] = {
     **{"26.02": "2.66.0", "26.03": "2.67.0", "26.04": "2.68.0", "26.05": "2.69.0"},
     **{"26.06": "2.70.0", "26.07": "2.71.0"},
 }
-"""Release, which is the container's name -> version of the server in it."""
+"""Release (name of the container) -> version of its server."""
 
 
 @dataclass(frozen=True)
@@ -135,7 +135,7 @@ ADVISORIES = (
     ),
     *_of("26.07", ("2026-16497", 7.5, "a loop that hardly ends")),
 )
-"""Those that concern the server, without those of the DALI backend, which it is not served with.
+"""Advisories of the server, without those of the DALI backend, which is not used.
 
 https://github.com/NVIDIA/product-security: the bulletins 5612, 5687, 5691, 5723, 5734, 5790, 5816,
 5828, 5848, 5853, 5860, 5865 and 5875.
@@ -143,7 +143,7 @@ https://github.com/NVIDIA/product-security: the bulletins 5612, 5687, 5691, 5723
 
 
 def predated(version: str | None) -> tuple[Advisory, ...]:
-    """Return the advisories whose fix a version does not have: all, where it is unknown."""
+    """Return the advisories whose fix a version lacks: all, where it is unknown."""
     if version is None:
         return ADVISORIES
     return tuple(advisory for advisory in ADVISORIES if not advisory.fixes(version))
@@ -171,22 +171,22 @@ def short_names(advisories: Sequence[Advisory]) -> str:
 
 
 def advice_on_advisories(version: str | None) -> str | None:
-    """Return what a server's version means for who runs it; None where it has every fix."""
+    """Return the warning about a server's version; None where it has every fix."""
     if not (missing := predated(version)):
         return None
     worst = max(advisory.score for advisory in missing)
     return (
         f"predates the fixes of {len(missing)} advisories, of those known as of {AS_OF}, the worst "
-        f"of score {worst}: {by_version(missing)}. `bertender serve` lets no client reach it: the "
-        "door reads each request, and writes it anew. A newer server is taken with --tritonserver"
+        f"of score {worst}: {by_version(missing)}. `bertender serve` keeps clients from it: the "
+        "door parses and rewrites each request. Use a newer server with --tritonserver"
     )
 
 
 def none_known() -> str:
-    """Return what it means that a server's version has every fix."""
-    return f"no advisory of it is known as of {AS_OF}; later ones are in NVIDIA's bulletins"
+    """Return the note about a server's version with every fix."""
+    return f"it has no known advisory as of {AS_OF}; see NVIDIA's bulletins for later ones"
 
 
 def release_numbers(version: str) -> tuple[int, ...]:
-    """Return the numbers of a released version; none of another, which is before all of them."""
+    """Return the numbers of a released version; none of another, which sorts before all."""
     return tuple(map(int, version.split("."))) if RELEASED.fullmatch(version) else ()

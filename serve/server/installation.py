@@ -43,33 +43,33 @@ LAYOUT_HINT = (
 LIBPYTHON = re.compile(rb"libpython(3\.\d+)\.so")
 INSTALL_HINT = "Install it with `bertender install-server`."
 BACKENDS, LIBRARIES, PROGRAMS = "backends", "lib", "bin"
-"""Folders of a server's workspace. The server runs there and is given these names: Triton and the
-loader split a path at spaces and at colons."""
+"""Folders of a server's workspace, relative to it, since Triton and the loader split paths at
+spaces and colons."""
 SHELL = "bash"
-"""By this name alone Triton's Python backend looks for a shell, with which it starts its stubs."""
+"""Only name by which Triton's Python backend looks for the shell that starts its stubs."""
 
 QUIET_AND_LIGHT = {
-    # where transformers runs the tokenizer, it leaves PyTorch alone
+    # transformers, if it tokenises, does not load PyTorch
     "USE_TORCH": "0",
     "TRANSFORMERS_NO_ADVISORY_WARNINGS": "1",
     "HF_HUB_OFFLINE": "1",
-    # gRPC warns of each process that is started beside it
+    # gRPC warns of each started process
     "GRPC_ENABLE_FORK_SUPPORT": "0",
 }
 
 
 @dataclass(frozen=True)
 class Installation:
-    """The files of a Triton server that can run a Python backend with this Python."""
+    """The files of a Triton server with a Python backend for this Python."""
 
     version: str | None
-    """Of the server, where it is known."""
+    """Version of the server, if known."""
     binary: Path
     libraries: Path
     python_backend: Path
     stub: Path
     numpy: Path | None = None
-    """Folder of the NumPy that its stub takes in place of this environment's."""
+    """Folder of the NumPy of its stub, in place of this environment's."""
 
     @property
     def backends(self) -> Path:
@@ -80,11 +80,10 @@ class Installation:
         return (self.backends / name).is_dir()
 
     def assemble(self, directory: Path) -> None:
-        """Lay out under `directory` what Triton looks for: backends, libraries and a shell, as
-        links."""
+        """Link Triton's backends, libraries and shell in `directory`."""
         if self.stub.parent == self.python_backend:
             (directory / BACKENDS).symlink_to(self.backends)
-        else:  # the wheel has the Python backend in other folders than its stubs
+        else:  # the wheel has the Python backend and its stubs in different folders
             backend = directory / BACKENDS / "python"
             backend.mkdir(parents=True)
             for file in (*self.python_backend.glob("*.so"), *self.python_backend.glob("*.py")):
@@ -96,7 +95,7 @@ class Installation:
         libraries = directory / LIBRARIES
         libraries.mkdir()
         own = _own_libpython()
-        if own.is_file():  # before the system's, which may be another patch release
+        if own.is_file():  # before the system's, possibly of another patch release
             (libraries / own.name).symlink_to(own)
 
     def environment(self) -> dict[str, str]:
@@ -132,7 +131,7 @@ def find_installation(binary: Path | None = None) -> Installation:
 
 
 def is_installed() -> bool:
-    """Return whether this Python environment has a server, which may not run here."""
+    """Return whether this Python environment has a server, even one that cannot run here."""
     return (server_folder() / TRITON).is_dir()
 
 
@@ -184,15 +183,15 @@ def _check_python(installation: Installation) -> None:
         known = sorted({version.decode() for version in loaded})
     if PYTHON not in known:
         raise ServerMissingError(
-            f"{installation.binary} runs no Python {PYTHON} models; it has stubs for "
+            f"{installation.binary} cannot run Python {PYTHON} models; it has stubs for "
             f"{', '.join(known) or 'none'}. Use one of these Python versions."
         )
     if not os.access(installation.stub, os.R_OK | os.X_OK):
         mode = stat.S_IMODE(installation.stub.stat().st_mode)
         raise ServerMissingError(
-            f"{installation.stub} has the mode {mode:o}, so that this user cannot run it. Triton "
-            "takes the other rights away where it once could not be started. Give them back, as "
-            f"its owner: chmod 755 {installation.stub}"
+            f"{installation.stub} has the mode {mode:o}, so that this user cannot run it: Triton "
+            "removes rights after a failed start. Restore them, as its owner: chmod 755 "
+            f"{installation.stub}"
         )
     if not _own_libpython().is_file() and not ctypes.util.find_library(f"python{PYTHON}"):
         raise ServerMissingError(
@@ -203,7 +202,7 @@ def _check_python(installation: Installation) -> None:
 
 
 def _numpy_of(stub: Path) -> Path | None:
-    """Return the folder of the NumPy that a stub takes; None where it takes this environment's."""
+    """Return the folder of a stub's NumPy; None for this environment's."""
     if not is_for_numpy_1(stub):
         return None
     if (server_folder() / numpy_file(PYTHON)).is_file():
@@ -212,17 +211,17 @@ def _numpy_of(stub: Path) -> Path | None:
     if numpy.startswith("1."):
         return None
     raise ServerMissingError(
-        f"{stub} was compiled for NumPy 1, and ends at its first request with numpy {numpy}. "
+        f"{stub} was compiled for NumPy 1, and crashes at its first request with numpy {numpy}. "
         + (
-            "`bertender install-server` installs a NumPy 1 for it alone; or take a newer server."
+            "`bertender install-server` installs a NumPy 1 for it; or use a newer server."
             if PYTHON in PYTHONS
-            else f"Take a newer server, or Python {' or '.join(PYTHONS)}."
+            else f"Use a newer server, or Python {' or '.join(PYTHONS)}."
         )
     )
 
 
 def _shell() -> str:
-    """Return the shell of this machine: bash, or any other that is called sh."""
+    """Return the shell of this machine: bash, or else sh."""
     if found := shutil.which(SHELL) or shutil.which("sh"):
         return found
     raise ServerMissingError(
@@ -232,7 +231,7 @@ def _shell() -> str:
 
 
 def _own_libpython() -> Path:
-    """Return where this Python's shared library is, if it was built with one."""
+    """Return the path of this Python's shared library, if it has one."""
     folder = sysconfig.get_config_var("LIBDIR") or ""
     return Path(folder) / f"libpython{PYTHON}.so.1.0"
 

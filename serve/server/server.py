@@ -1,9 +1,8 @@
-"""The server of this machine: a door with an engine behind it, stopped without a trace.
+"""The server of this machine: a door with an engine behind it, and its clean stop.
 
-`serve_forever` runs the door in this process, `Server` in one of its own, which leaves as soon as
-this one has ended, in any way: it reads a pipe from here. `Start` is the file that tells such a
-process what to serve. `Watch` notices served files that are overwritten. Everything listens on the
-loopback address by default.
+`serve_forever` runs the door in this process, `Server` in a process of its own, which ends with
+this one in any case, as it reads a pipe from here. `Start` is the file of its settings. `Watch`
+notices overwritten files of the repository. Servers listen on the loopback address by default.
 """
 
 from __future__ import annotations
@@ -67,7 +66,7 @@ LOOK_S = 1.0
 END_TIMEOUT_S = IN_FLIGHT_TIMEOUT_S + STOP_TIMEOUT_S + 10
 
 DOOR = "serve.door"
-"""The module that is the door's process."""
+"""Module of the door's process."""
 
 RAISED: Mapping[str, type[BertenderError]] = {
     each.__name__: each
@@ -82,21 +81,21 @@ RAISED: Mapping[str, type[BertenderError]] = {
         BertenderError,
     )
 }
-"""Errors that a door reports by their names; others are the nearest of these."""
+"""Errors that a door reports by name; others as their nearest base class here."""
 
 
 class Start(Record):
-    """How a door is started: a file in its workspace."""
+    """Settings of a door's process: a file in its workspace."""
 
-    settings: dict[str, Any] = Field(description="of a ServeConfig, those that are set")
+    settings: dict[str, Any] = Field(description="explicit settings of a ServeConfig")
     repository: Path
     workspace: Path
     shared_memory: str
-    lock: int | None = Field(description="file descriptor of who uses the workspace")
+    lock: int | None = Field(description="file descriptor that holds the workspace")
     reports: int = Field(description="file descriptor that the door writes to, a line of JSON each")
 
     def write(self) -> Path:
-        """Write it for this user alone, and return where."""
+        """Write it for this user alone, and return its path."""
         file = self.workspace / "door.json"
         file.touch(mode=0o600)
         file.write_text(self.model_dump_json() + "\n", encoding="utf-8")
@@ -107,14 +106,14 @@ class Start(Record):
         return ServeConfig.parse(self.settings)
 
     def opened(self) -> Workspace:
-        """Return the workspace, which its owner has made."""
+        """Return the workspace, made by its owner."""
         workspace = Workspace(self.workspace)
         workspace.shared_memory, workspace.lock = self.shared_memory, self.lock
         return workspace
 
 
 def report_of(error: BertenderError) -> dict[str, str]:
-    """Return an error as a door reports it."""
+    """Return an error that a door has reported."""
     names = (each.__name__ for each in type(error).__mro__)
     return {"error": next(name for name in names if name in RAISED), "reason": str(error)}
 
@@ -125,20 +124,19 @@ class Server:
     Args:
         repository: what `write_repository` wrote.
         config: ports and timeouts; a port 0 is replaced by a free one.
-        workspace: the folder for what the server needs while it runs; it is removed with it.
+        workspace: folder of the server's files while it runs; it is removed with it.
 
     Raises (on entering):
-        ServerMissingError: there is no Triton binary.
-        PortTakenError: another process listens on one of the ports.
-        ConfigError: the log cannot be written.
-        ServingError: the server ended, or was not ready in time; the reason is in the message.
+        ServerMissingError: there is no Triton binary. PortTakenError: another process listens on
+        one of the ports. ConfigError: the log cannot be written. ServingError: the server ended, or
+        was not ready in time; the message has the reason.
     """
 
     def __init__(
         self, repository: Path, config: ServeConfig, workspace: Workspace | None = None
     ) -> None:
         self.repository = repository.resolve()
-        self.models = model_names(self.repository) or (MODEL_NAME,)  # whose absence is reported
+        self.models = model_names(self.repository) or (MODEL_NAME,)  # reports a missing server
         self.config = config
         self.workspace = workspace or Workspace()
         self.door: subprocess.Popen[bytes] | None = None
@@ -185,7 +183,7 @@ class Server:
 
     @property
     def _reachable_host(self) -> str:
-        """Of a server that was started: before, its host may be a name."""
+        """URL of a started server: before, its host may be a name."""
         return reachable(self.config.host)
 
     def wait(self, look: Callable[[], None] = lambda: None) -> NoReturn:
@@ -210,19 +208,19 @@ class Server:
         raise ServingError(f"{error}{self.saved_log()}")
 
     def saved_log(self) -> str:
-        """Return a sentence that says where the log of a server that has ended is."""
+        """Return a sentence with the path of an ended server's log."""
         if self.config.log_file is not None:
             return ""
         # the log goes with the workspace
         place = Path(tempfile.gettempdir(), f"{self.workspace.shared_memory}.log")
         try:
             shutil.copyfile(self.log_file, place)
-        except OSError as error:  # the reason is worth more than the log
+        except OSError as error:  # the reason matters more than the log
             return f" The log could not be saved in {place}: {error.strerror}."
         return f" The log is in {place}."
 
     def stop(self) -> None:
-        """End the server, let it finish what is in flight, and remove its workspace."""
+        """Stop the server after requests in flight, and remove its workspace."""
         if self.door is not None:
             assert self.door.stdin is not None
             with suppress(BrokenPipeError):
@@ -230,20 +228,20 @@ class Server:
             try:
                 self.door.wait(END_TIMEOUT_S)
             except subprocess.TimeoutExpired:
-                self.door.kill()  # what it has started then ends by itself
+                self.door.kill()  # its child processes then end by themselves
                 self.door.wait()
         if self._reports is not None:
             self._reports.close()
         self.workspace.remove()
 
     def hurry(self) -> None:
-        """End the server without waiting for what is in flight, also while `stop` waits."""
+        """Stop the server without waiting for requests in flight, also while `stop` waits."""
         if self.door is not None and self.door.poll() is None:
             self.door.send_signal(HURRYING)
 
     def note(self, config: ServeConfig) -> None:
-        """Take on the config with the ports of a server that this process runs, and let `bertender
-        deploy` find it."""
+        """Set the config with the ports of a server in this process, and let `bertender deploy`
+        find it."""
         self.config = config
         running = RunningServer(
             door=os.getpid(),
@@ -259,7 +257,7 @@ class Server:
 
     def _start(self) -> None:
         """Start the door in a process of its own, and wait until it is ready."""
-        with_free_ports(self.config)  # what is taken is named before anything starts
+        with_free_ports(self.config)  # taken ports are reported before anything starts
         log_file = self.log_file
         self.log_start = begin_log(log_file)
         self.workspace.create()  # which also frees the shared memory of servers that were killed
@@ -281,7 +279,7 @@ class Server:
         try:
             with _output(log_file) as output:
                 self.door = subprocess.Popen(
-                    # without the current folder, whose modules may have our names
+                    # without the current folder, whose modules could shadow ours
                     [sys.executable, "-P", "-m", DOOR, str(start.write())],
                     stdin=subprocess.PIPE,
                     stdout=output,
@@ -292,7 +290,7 @@ class Server:
                         **QUIET_AND_LIGHT,
                         "PYTHONPATH": os.pathsep.join(each for each in sys.path if each),
                     },
-                    start_new_session=True,  # Ctrl-C is for this process, which then stops it
+                    start_new_session=True,  # only this process handles Ctrl-C, and stops it
                 )
         finally:
             os.close(write)
@@ -301,12 +299,12 @@ class Server:
         self._take_on(line)
 
     def _end_of(self, status: int) -> ServingError:
-        """Return the error for a door that has ended without a word."""
+        """Return the error for a door that ended without a report."""
         reason = failure_reason(self.log_file, self.log_start).rstrip(".")
         return ServingError(f"the server ended, status {status}: {reason}.")
 
     def _take_on(self, line: str) -> None:
-        """Take on what the door reports: its ports, or an error, which is raised."""
+        """Read the door's report: its ports, or an error, which is raised."""
         report = json.loads(line)
         if "error" in report:
             raise RAISED[report["error"]](report["reason"])
@@ -315,7 +313,7 @@ class Server:
 
 @contextmanager
 def _output(log_file: Path) -> Iterator[IO[bytes] | None]:
-    """Yield where a process writes its log; None is this process's standard output."""
+    """Yield the file of a process's log; None for this process's standard output."""
     if log_file == STANDARD_OUTPUT:
         yield None
         return
@@ -340,8 +338,8 @@ def prepared(models: Models, config: ServeConfig) -> Iterator[Server]:
     """Write the model repository of a server inside the block; the server is not started yet."""
     # the repository goes with the server even when this process is killed
     with Workspace() as workspace:
-        # who asks for restarts gets copies, so that they find what was served first; otherwise it
-        # is links, which are there at once, and a change of the artifact is reported
+        # with restarts, copies, so that a restart finds the first files; otherwise links, which
+        # take no time, and changes of the artifact are reported
         once = not (config.restart and "restart" in config.model_fields_set)
         repository = write_repository(
             models, workspace.path / REPOSITORY, config, is_temporary=once
@@ -350,13 +348,13 @@ def prepared(models: Models, config: ServeConfig) -> Iterator[Server]:
 
 
 OVERWRITTEN = (
-    "files of %s were overwritten while they are served: %s The server goes on with the model that "
-    "it has loaded. It could not be started with these files again: write a new model to a folder "
-    "of its own, and let it take over with `bertender deploy`."
+    "files of %s were overwritten while they are served: %s The server continues with its loaded "
+    "model, but could not be restarted with these files. Write new models to their own folders, "
+    "and switch with `bertender deploy`."
 )
 UNREADABLE = (
-    "files of %s cannot be read while they are served: %s. The server goes on with the model that "
-    "it has loaded. It could not be started again while that lasts."
+    "files of %s cannot be read while they are served: %s. The server continues with its loaded "
+    "model, but could not be restarted now."
 )
 
 
@@ -388,14 +386,14 @@ def serve_forever(
 
 @contextmanager
 def _logged(file: Path) -> Iterator[None]:
-    """Append what the door says in this process to the log of what it starts."""
+    """Append this process's log of the door to the engine's log file."""
     if file == STANDARD_OUTPUT:
         yield
         return
     messages, own = logging.getLogger("serve"), logging.FileHandler(file)
     handlers: list[logging.Handler] = [own]
     if logging.lastResort and not messages.hasHandlers():
-        handlers.append(logging.lastResort)  # it stands aside for any other, such as this file's
+        handlers.append(logging.lastResort)  # other handlers, such as this file's, replace it
     for each in handlers:
         messages.addHandler(each)
     try:
@@ -413,8 +411,8 @@ async def _serve_here(
 
     Args:
         server: with its workspace and its repository.
-        on_ready: is called in a thread.
-        look: is called every LOOK_S, in a thread.
+        on_ready: called in a thread.
+        look: called every LOOK_S, in a thread.
     """
     from serve.door.process import Process, engine_of  # gRPC takes long to load
 
@@ -427,7 +425,7 @@ async def _serve_here(
             await asyncio.sleep(LOOK_S)
             try:
                 await asyncio.to_thread(look)
-            except Exception:  # else it would look no more, and nobody would know
+            except Exception:  # else it would stop looking silently
                 logger.exception("the served files could not be checked")
 
     process = Process(
@@ -448,11 +446,11 @@ async def _serve_here(
 
 
 def report_overwritten(watch: Watch, models: Models) -> None:
-    """Warn at once that somebody writes into what is served, not at the next start.
+    """Warn at once of overwritten served files, not at the next start.
 
     Args:
         watch: of the repository of the server.
-        models: what it serves.
+        models: the served ones.
     """
     sources = by_name(models)
     for folder, wrong in watch.overwritten().items():
@@ -469,14 +467,14 @@ class Watch:
         cards = [*repository.glob(f"*/*/{CARD_NAME}"), *repository.glob(f"*/*/*/{CARD_NAME}")]
         self.artifacts = [Artifact.load(card.parent, verify=False) for card in cards]
         self.seen = [each.stamp for each in self.artifacts]
-        """Of each artifact the stamp of its files, or why they could not be read."""
+        """Stamp of each artifact's files, or why they could not be read."""
 
     def overwritten(self) -> dict[Path, DamagedArtifactError | OSError]:
-        """Return what was found since the last call: folder of an artifact -> what is wrong.
+        """Return faults found since the last call: folder of an artifact -> fault.
 
-        Files are read only where something has touched them. Those of a version that `deploy` has
-        removed are no damage. Those that cannot be read, as where storage is away for a while, are
-        an OSError once, and are looked at again with the next call.
+        Only touched files are read. Files of a version that `deploy` has removed are ignored.
+        Unreadable files, as of storage that is temporarily away, are reported once as OSError, and
+        read again with the next call.
         """
         found: dict[Path, DamagedArtifactError | OSError] = {}
         for number, artifact in enumerate(self.artifacts):

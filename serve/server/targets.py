@@ -1,12 +1,11 @@
-"""Where a model is deployed to: its folder of versions, and the server that reads them.
+"""Targets of deployments: a model's folder of versions, and the server that reads it.
 
     MODEL/config.pbtxt     names the served version; a new file takes its place in one step
     MODEL/2/               the served version
     MODEL/1/               an earlier one
 
-A version appears whole, by a rename, and nobody loads it before config.pbtxt names it. So a process
-that is killed leaves the old version served or the new one, and what it had begun is removed by the
-next deployment.
+A version appears whole, by a rename, and is loaded only once config.pbtxt names it. So a killed
+process leaves the old or the new version served, and the next deployment removes its remains.
 """
 
 from __future__ import annotations
@@ -88,11 +87,11 @@ class Target:
     """A place to deploy to.
 
     Args:
-        repository: what its server reads.
+        repository: read by its server.
     """
 
     state: str
-    """What a deployment has reached there, in one word."""
+    """Result of a deployment there, in one word."""
 
     def __init__(self, repository: Path) -> None:
         self.repository = repository
@@ -101,29 +100,29 @@ class Target:
         """Raise DeploymentError where another process may listen at the address of a candidate."""
 
     def prepare(self, folder: ModelFolder) -> None:
-        """Undo what a killed deployment has left on a server."""
+        """Remove a killed deployment's remains on a server."""
 
     def candidate(self, folder: ModelFolder, artifact: Artifact) -> AbstractContextManager[Place]:
-        """Run an artifact with the settings of a model inside the block, and remove it then."""
+        """Run an artifact with a model's settings inside the block."""
         raise NotImplementedError
 
     def activate(self, folder: ModelFolder) -> None:
-        """Let the version that config.pbtxt names now answer, and no other.
+        """Let only the version that config.pbtxt names answer.
 
         Raises:
-            DeploymentError: it does not; the server is as it was.
+            DeploymentError: it does not answer; the server is unchanged.
         """
 
     def settle(self, folder: ModelFolder) -> None:
-        """Wait until other versions have answered what they had begun, and are gone."""
+        """Wait until other versions have answered their requests and are unloaded."""
 
     def is_answered(self, folder: ModelFolder) -> bool:
-        """Return whether the version that config.pbtxt names answers, as far as can be asked."""
+        """Return whether the version that config.pbtxt names answers, as far as is known."""
         return True
 
 
 class FolderTarget(Target):
-    """A repository: the candidate runs in a server of its own, which goes again."""
+    """A repository: the candidate runs in a temporary server of its own."""
 
     state = "written"
 
@@ -146,7 +145,7 @@ class FolderTarget(Target):
 
 
 class ServerTarget(Target):
-    """A running server of this machine: the candidate is a model next to the one that answers."""
+    """A running server of this machine: the candidate is a model next to the served one."""
 
     state = "serving"
     probe_s = 10.0
@@ -176,22 +175,24 @@ class ServerTarget(Target):
             self.control.load(name)
             yield Place(self.control.url, name, self.access)
         except BaseException:
-            end_stubs(folder.candidate)  # one that hangs would never be unloaded
+            end_stubs(folder.candidate)  # a hanging one would never be unloaded
             raise
         finally:
             try:
                 self.control.unload(name)
-            except BertenderError as error:  # the first error counts, and the next one sweeps
+            except (
+                BertenderError
+            ) as error:  # the first error counts, and the next deployment cleans up
                 logger.warning("%s may still be loaded: %s", name, error)
             shutil.rmtree(folder.candidate, ignore_errors=True)
 
     def activate(self, folder: ModelFolder) -> None:
-        version = folder.served  # before, as a server that dies may take its repository along
+        version = folder.served  # before, as a dying server may remove its repository
         try:
             self.control.load(folder.name)
         except BaseException:
             if self.control.is_ready(folder.name, version):
-                return  # it is done, and an interruption that came too late changes nothing
+                return  # it is done, and a late interruption changes nothing
             end_stubs(folder.path / str(version))
             others = self.control.versions(folder.name) - {version}
             self.control.wait_for(folder.name, *others)
@@ -209,7 +210,7 @@ class ServerTarget(Target):
 
 
 def target_of(to: str, config: DeployConfig) -> Target:
-    """Return what a url or a directory stands for.
+    """Return the target of a URL or a directory.
 
     Raises:
         ConfigError: neither, or settings of the other kind.
@@ -239,9 +240,8 @@ def _server(url: str, config: DeployConfig) -> ServerTarget:
         )
     if config.admin_token_file is None:
         raise ConfigError(
-            "admin_token_file is not set: models are loaded by who has the "
-            "server's token. Start it with `bertender serve --admin-token-file FILE`, and name "
-            "the same file here."
+            "admin_token_file is not set: loading models needs the server's token. Start it with "
+            "`bertender serve --admin-token-file FILE`, and name the same file here."
         )
     if not config.admin_token_file.is_file():
         raise ConfigError(
@@ -252,8 +252,8 @@ def _server(url: str, config: DeployConfig) -> ServerTarget:
     port = urlsplit(f"//{address.host_and_port}").port
     for server in running_servers():
         if port in (server.http_port, server.grpc_port) and is_same_host(address.host, server.host):
-            # a certificate proves who listens at a name; without one, the address does, which is
-            # looked at before each request
+            # a certificate proves who listens at a name; without one, the address is checked before
+            # each request
             named = server.model_copy(update={"host": address.host}) if server.has_tls else server
             access = open_access(parse_url(named.url), config.access)
             token = admin_token(config.admin_token_file)
@@ -268,7 +268,7 @@ def _server(url: str, config: DeployConfig) -> ServerTarget:
 
 
 def _settings(folder: ModelFolder) -> ServeConfig:
-    """Return the settings of a server that runs a model as its repository says."""
+    """Return the settings of a server for a model of a repository."""
     config, parameters, default = folder.config, folder.limits, ServeConfig()
     return ServeConfig(
         http_port=0,
@@ -282,19 +282,19 @@ def _settings(folder: ModelFolder) -> ServeConfig:
 
 
 def check_listening(server: RunningServer) -> None:
-    """Raise DeploymentError where another process may get the token, or golden texts."""
+    """Raise DeploymentError where another process could get the token, or golden texts."""
     if not is_listening(server):
         raise DeploymentError(
-            f"the server does not listen at {server.url}: it has ended or is being started again, "
-            "and another process may listen there. Nothing was sent to it. Try again when the "
-            "server is ready."
+            f"the server does not listen at {server.url}: it has ended or is being restarted, and "
+            "another process may listen there. Nothing was sent to it. Try again when the server "
+            "is ready."
         )
 
 
 def end_stubs(candidate: Path) -> None:
     """End the Python processes of a candidate, by the folder of its model; Triton lets it go."""
     for process in psutil.process_iter(["cmdline"]):
-        with suppress(psutil.Error):  # it has ended itself, or is another user's
+        with suppress(psutil.Error):  # it has ended, or is another user's
             words = process.info["cmdline"] or []
             if len(words) < 2 or Path(words[0]).name != STUB_NAME:
                 continue
@@ -311,38 +311,35 @@ IN_MEMORY = frozenset({"READY", "LOADING", "UNLOADING"})
 
 @dataclass(frozen=True)
 class ModelControl:
-    """Loads and unloads models of one server, by its routes for that and its token.
-
-    No version is loaded again while it is served: under load, that damages the memory of Triton
-    2.51, which then hangs. A new number next to the old one does no harm.
-
-    Each method waits for what it asks for, `timeout_s` at most, and raises DeploymentError with the
-    server's reason where that fails.
+    """Loads and unloads models of a server, by its administrative routes and its token. A served
+    version is never reloaded: under load, that damages the memory of Triton 2.51, which then hangs.
+    A new version next to it is safe. Each method waits for its result, up to `timeout_s`, and
+    raises DeploymentError with the server's reason where it fails.
     """
 
     server: RunningServer
     token: str = field(repr=False)
     timeout_s: float
     url: str
-    """Of its HTTP, by the name that its certificate has."""
+    """URL of its HTTP, by the name in its certificate."""
     access: Access
 
     def check_token(self) -> None:
-        """Raise ConfigError where the server does not know the token."""
+        """Raise ConfigError where the server refuses the token."""
         self._index()
 
     def load(self, model: str) -> None:
-        """Load a model as its folder is now; the loaded one answers until the new one is ready."""
+        """Load a model from its folder; the old version answers until the new one is ready."""
         self._ask(f"load {model}", f"models/{model}/load")
 
     def unload(self, model: str) -> None:
-        """Unload a model, all that it has begun first; one that is not loaded is no error."""
+        """Unload a model after its requests in flight, if it is loaded."""
         if self.versions(model):
             self._ask(f"unload {model}", f"models/{model}/unload")
         self.wait_for(model)
 
     def wait_for(self, model: str, *versions: int) -> None:
-        """Wait until no other version of a model takes memory."""
+        """Wait until other versions of a model are unloaded."""
         deadline = time.monotonic() + self.timeout_s
         while leaving := self.versions(model) - {*versions}:
             if time.monotonic() > deadline:
@@ -354,7 +351,7 @@ class ModelControl:
             time.sleep(POLL_S)
 
     def versions(self, model: str) -> set[int]:
-        """Return the versions of a model that take memory."""
+        """Return the loaded versions of a model."""
         return {version for version, state in self._states(model) if state in IN_MEMORY}
 
     def is_ready(self, model: str, version: int) -> bool:
@@ -393,8 +390,8 @@ class ModelControl:
             ) from None
         except ssl.SSLCertVerificationError as error:
             raise ConfigError(
-                f"no trusted TLS connection to {self.url} ({error.verify_message}). Name who "
-                "signed its certificate with --ca-file, and the server as the certificate names it."
+                f"no trusted TLS connection to {self.url} ({error.verify_message}). Name its "
+                "certificate authority with --ca-file, and the server as in its certificate."
             ) from None
         except (OSError, http.client.HTTPException) as error:
             raise DeploymentError(f"the server does not {wish}: {error}") from None
@@ -424,7 +421,7 @@ class Version:
 
     number: int
     config: ModelConfig
-    """Configuration that names it."""
+    """Configuration with this version."""
 
 
 @dataclass(frozen=True)
@@ -439,7 +436,7 @@ class ModelFolder:
 
     @property
     def candidate(self) -> Path:
-        """Folder of the model that may take its place."""
+        """Folder of its candidate."""
         return self.path.with_name(f"{self.name}{CANDIDATE_SUFFIX}")
 
     @property
@@ -454,21 +451,21 @@ class ModelFolder:
 
     @property
     def versions(self) -> list[int]:
-        """All versions that are there, the lowest first."""
+        """All existing versions, the lowest first."""
         return sorted(int(each.name) for each in self.path.iterdir() if each.name.isdecimal())
 
     @property
     def served(self) -> int:
-        """The version that config.pbtxt names; the latest in a repository of an earlier version."""
+        """The version that config.pbtxt names; the latest in older repositories."""
         versions = self.config.version_policy.specific.versions
         return max(versions or self.versions)
 
     def artifact(self, version: int) -> Artifact:
-        """Return the artifact of a version, its digests unchecked."""
+        """Return the artifact of a version, without checking digests."""
         return Artifact.load(self.path / str(version) / "artifact", verify=False)
 
     def sweep(self) -> None:
-        """Remove what a killed deployment has left: drafts, a candidate, versions not yet named."""
+        """Remove a killed deployment's remains: drafts, a candidate, versions not yet named."""
         unnamed = [str(each) for each in self.versions if each > self.served]
         for left in (*self.path.glob(".*.draft-*"), *(self.path / each for each in unnamed)):
             _remove(left)
@@ -476,7 +473,7 @@ class ModelFolder:
             _remove(left)
 
     def write_candidate(self, artifact: Artifact, model: Path) -> None:
-        """Write a model of an artifact with the settings of this one into the folder `model`."""
+        """Write a model with this one's settings into the folder `model`."""
         with _writing(self.path.parent, artifact), replacing_directory(model) as draft:
             version = draft / str(FIRST_VERSION)
             stamp = fill_version(version, artifact, is_temporary=False)
@@ -484,7 +481,7 @@ class ModelFolder:
             write_model_config(draft / CONFIG_NAME, config)
 
     def add(self, artifact: Artifact) -> Version:
-        """Add a version, which nobody loads yet."""
+        """Add a version, which is not loaded yet."""
         number = max(*self.versions, self.served) + 1
         folder = self.path / str(number)
         with _writing(self.path.parent, artifact), replacing_directory(folder) as draft:
@@ -501,7 +498,7 @@ class ModelFolder:
         _remove(self.path / str(version))
 
     def prune(self, keep: int) -> list[int]:
-        """Remove all but the newest `keep` of the earlier versions; return those that stay."""
+        """Remove all but the newest `keep` of the earlier versions; return the remaining ones."""
         earlier = [each for each in self.versions if each < self.served]
         kept = earlier[-keep:] if keep else []
         for version in set(earlier) - set(kept):
@@ -548,7 +545,7 @@ def model_folder(repository: Path, name: str) -> ModelFolder:
 
 @contextmanager
 def held(repository: Path) -> Iterator[None]:
-    """Hold a repository for one deployment; the system gives it back however the process ends.
+    """Lock a repository for one deployment; the system releases it when the process ends.
 
     Raises:
         BusyError: another process deploys into it.

@@ -1,13 +1,13 @@
 """Triton behind the door: its files, its command line, its processes, and the reason of its end.
 
 door -> supervisor -> tritonserver -> Python stub. The supervisor (see there) ends the others when
-the door ends in any way. Triton itself listens for nobody but the door: gRPC at a socket in the
-workspace, a folder of this user alone; no HTTP; metrics on a loopback port.
+the door ends in any way. Triton listens only for the door: gRPC at a socket in the workspace, a
+folder of this user alone; no HTTP; metrics on a loopback port.
 
-Triton knows no users. It lets anybody who reaches a port register shared memory, load and unload
-models, read statistics, and change the settings of traces and logs; and requests within the
-protocol end an older one. Its option `--grpc-restricted-protocol` closes its routes to requests
-without a header, here all of them to all but the door.
+Triton has no users. Anybody who reaches a port may register shared memory, load and unload models,
+read statistics, and change the settings of traces and logs; and valid requests can crash an older
+version. Its option `--grpc-restricted-protocol` closes routes to requests without a header, here
+all routes to all but the door.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ logger = logging.getLogger(__name__)
 SUPERVISOR = Path(supervisor.__file__)
 IN_FLIGHT_TIMEOUT_S = 10
 STOP_TIMEOUT_S = 5
-"""Nothing is in flight any more by then."""
+"""By then, no request is in flight."""
 
 CATEGORIES = (
     *("health", "metadata", "inference", "model-config", "model-repository", "statistics"),
@@ -60,7 +60,7 @@ CATEGORIES = (
 
 
 def door_options(host: str, metrics_port: int) -> dict[str, object]:
-    """Return the options of a Triton that nobody reaches but the door."""
+    """Return the options of a Triton that only the door reaches."""
     address, _, port = CONTROL_SOCKET.rpartition(":")
     return {
         "allow-http": "false",
@@ -73,7 +73,7 @@ def door_options(host: str, metrics_port: int) -> dict[str, object]:
 
 
 def restricted(token: str = TOKEN_MARK) -> str:
-    """Return the value of the option that closes all routes of gRPC to who has not the token."""
+    """Return the option's value that closes all routes of gRPC without the token."""
     return f"{','.join(CATEGORIES)}:{ADMIN_HEADER}={token}"
 
 
@@ -94,8 +94,8 @@ def launch(
         workspace: where it runs, with the model repository.
         models: names of those that are loaded at the start.
         log_file: its log.
-        log_max_bytes: of a log that is a file, beyond which it is begun anew.
-        options: where it listens, and who may ask; TOKEN_MARK stands for the token.
+        log_max_bytes: size of a log file, beyond which it is begun anew.
+        options: addresses and restrictions; TOKEN_MARK stands for the token.
         token: opens the routes that the options close.
     """
     locks = [] if workspace.lock is None else [workspace.lock]
@@ -109,13 +109,13 @@ def launch(
         ],
         stdin=subprocess.PIPE,
         pass_fds=locks,
-        cwd=workspace.path,  # the stub imports from its folder first: not from the user's
+        cwd=workspace.path,  # the stub imports from its folder first, which is not the user's
         env={
             **installation.environment(),
             TOKEN_VARIABLE: token,
             WORKSPACE_VARIABLE: str(workspace.path),
         },
-        start_new_session=True,  # Ctrl-C is for bertender, which then stops the server
+        start_new_session=True,  # only bertender handles Ctrl-C, and stops the server
     )
 
 
@@ -138,8 +138,8 @@ def command(
 
 
 def attached_command(repository: Path, models: Sequence[str]) -> list[str]:
-    """Return the command line of a Triton that `bertender serve --triton` asks: it has a loopback
-    address, no HTTP, and another port for metrics than the door."""
+    """Return the command line of a Triton for `bertender serve --triton`: a loopback address, no
+    HTTP, and another port for metrics than the door's."""
     options = {
         "model-repository": repository,
         "allow-http": "false",
@@ -162,7 +162,7 @@ def _command(binary: str, models: Sequence[str], options: Mapping[str, object]) 
     return [
         binary,
         "--disable-auto-complete-config",  # completing would start the stub twice
-        "--model-control-mode=explicit",  # its routes are closed to who has no token
+        "--model-control-mode=explicit",  # its routes are closed without the token
         *(f"--load-model={name}" for name in models),
         *(f"--{name}={value}" for name, value in {**options, **of_every_start}.items()),
     ]
@@ -174,10 +174,10 @@ OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 
 def admin_token(file: Path) -> str:
-    """Return the token in a file, which is written if it is missing.
+    """Return the token in a file; a missing file is written.
 
     Raises:
-        ConfigError: other users may read the file, or it holds no token.
+        ConfigError: other users may read the file, or it has no token.
     """
     try:
         try:
@@ -197,11 +197,11 @@ def admin_token(file: Path) -> str:
         ) from None
     if rights & OTHERS:
         raise ConfigError(
-            f"admin_token_file={file}: other users may read it (mode {rights:o}), and whoever has "
-            f"the token controls the server. Take the rights away: chmod 600 {file}"
+            f"admin_token_file={file}: other users may read it (mode {rights:o}), and its token "
+            f"controls the server. Restrict it: chmod 600 {file}"
         )
     return checked_token(
-        text, f"admin_token_file={file}", "Remove the file, and a random token is written there."
+        text, f"admin_token_file={file}", "Remove the file, to have a random token written there."
     )
 
 
@@ -209,16 +209,15 @@ def checked_token(text: str, setting: str, advice: str = "") -> str:
     """Return the text of a file as a token.
 
     Args:
-        text: without white space around it.
-        setting: that names the file.
+        text: stripped. setting: names the file.
         advice: what else to do.
 
     Raises:
-        ConfigError: it is none.
+        ConfigError: it is not a token.
     """
     if not TOKEN.fullmatch(text):
         raise ConfigError(
-            f"{setting}: no token in it. It holds one line of 16 to 256 letters, digits or "
+            f"{setting}: no token in it. It needs one line of 16 to 256 letters, digits or "
             f"_ ~ . + / -. {advice}".rstrip()
         )
     return text
@@ -247,13 +246,13 @@ ENDS = re.compile(
     r"^bertender: (the Python stub\b.+|the server was ended by .+|the server does not answer.+)$",
     re.M,
 )
-"""What the supervisor writes about the end of a server."""
+"""The supervisor's words about the end of a server."""
 FOLLOWS_FROM_AN_ERROR = "SIGABRT"
 NEAR_LINES = 20
-"""Lines before such an end that may have its cause."""
+"""Lines before an end that may have its cause."""
 
 REASONS = (
-    re.compile(r"^(bash: .+)$", re.M),  # which cannot start a stub
+    re.compile(r"^(bash: .+)$", re.M),  # for a stub that cannot start
     re.compile(
         r"failed to load '[^']+' version \d+: (?:Internal: )?(.+?)(?:\\n\\nAt:.*|\"?)$", re.M
     ),
@@ -261,12 +260,12 @@ REASONS = (
     re.compile(r"^(.+error while loading shared libraries.+)$", re.M),
     re.compile(r"^(?:E\d{4} .*?\] (?!\"CudaDriver)\"?|error: )(.+?)\"?$", re.M),
 )
-"""Reasons in a server's log for its end, the clearest first. Without a GPU, each log also has an
-error about the CUDA driver, which ends nothing."""
+"""Reasons in a server's log for its end, the clearest first. Without a GPU, each log also has a
+harmless error about the CUDA driver."""
 
 
 def failure_reason(log_file: Path, start: int = 0) -> str:
-    """Return the line of a server's log with the reason of its end, or where to read on.
+    """Return the line of a server's log with the reason of its end, or its last lines.
 
     Args:
         log_file: the log.
@@ -282,7 +281,7 @@ def failure_reason(log_file: Path, start: int = 0) -> str:
 
 
 def _reason_in(log: str) -> str | None:
-    """Return what the supervisor says of an end, or else the clearest error."""
+    """Return the supervisor's words about an end, or else the clearest error."""
     if not (ends := [*ENDS.finditer(log)]):
         return _error_in(log)
     end = ends[-1][1]
@@ -309,7 +308,7 @@ class Triton:
     Args:
         repository: what `write_repository` wrote.
         config: of the server.
-        workspace: a folder that is there, for what Triton needs while it runs.
+        workspace: an existing folder for Triton's files while it runs.
     """
 
     def __init__(self, repository: Path, config: ServeConfig, workspace: Workspace) -> None:
@@ -330,8 +329,8 @@ class Triton:
 
     @property
     def grpc_address(self) -> str:
-        """Of its socket, by the folder that the supervisor runs in: a path may be longer than the
-        address of a socket can be."""
+        """Address of its socket, relative to the supervisor's folder: a whole path may be too long
+        for a socket."""
         assert self.supervisor is not None
         return f"unix:/proc/{self.supervisor.pid}/cwd/{CONTROL_SOCKET}"
 
@@ -359,12 +358,12 @@ class Triton:
         logger.info("tritonserver is starting, its log is %s", self.log_file)
 
     def check(self) -> Installation:
-        """Return what runs it, once everything is there that it needs.
+        """Return its installation, after checks of all that it needs.
 
         Raises:
             ServerMissingError: there is no Triton binary.
             RuntimeMissingError: the runtime of the model is not installed.
-            ServingError: there is no room for it.
+            ServingError: there is too little room.
         """
         installation = find_installation(self.config.tritonserver)
         if runtime := SERVED_RUNTIMES[self.config.runtime].in_process:
@@ -388,11 +387,11 @@ class Triton:
 
     @property
     def reason(self) -> str:
-        """The line of its log that says why it has ended, or does not become ready."""
+        """Reason in its log why it has ended, or does not become ready."""
         return failure_reason(self.log_file, self.log_start)
 
     def end(self) -> None:
-        """End it; the supervisor then removes the workspace."""
+        """Stop it; the supervisor then removes the workspace."""
         if self.supervisor is None:
             return
         assert self.supervisor.stdin is not None
@@ -405,12 +404,12 @@ class Triton:
             self.supervisor.wait()
 
     def hurry(self) -> None:
-        """End it at once, also while `end` waits."""
+        """Kill it at once, also while `end` waits."""
         if self.supervisor is not None and self.supervisor.poll() is None:
             self.supervisor.send_signal(HURRYING)
 
     def kill(self) -> None:
-        """End one that hangs; the workspace stays, so that `launch` may follow."""
+        """Kill a hanging one; the workspace stays, so that `launch` may follow."""
         assert self.supervisor is not None
         if self.supervisor.poll() is not None:
             return
@@ -418,7 +417,7 @@ class Triton:
         self.supervisor.send_signal(KILLING)
         try:
             self.supervisor.wait(KILL_TIMEOUT_S)
-        except subprocess.TimeoutExpired:  # it is stopped itself
+        except subprocess.TimeoutExpired:  # the supervisor itself is stopped
             for process in (*family, self.supervisor):
                 with suppress(psutil.NoSuchProcess):
                     process.kill()

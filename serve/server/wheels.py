@@ -2,8 +2,8 @@
 
 The Triton binary comes in the wheel of nvidia-pytriton. The wheel requires NumPy 1 for a Python
 interface that is never imported here, and its stub, compiled for NumPy 1, ends at its first request
-with NumPy 2. So both wheels are installed without what they require, outside of the packages of
-this environment: the stub alone sees that NumPy.
+with NumPy 2. So both wheels are installed without their requirements, outside of this environment's
+packages: only the stub sees that NumPy.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ EMBEDDED_HINT = "`bertender serve` needs none: --server embedded, the default he
 
 @dataclass(frozen=True)
 class Wheel:
-    """A wheel that is installed; pip takes no other file in its place."""
+    """An installed wheel, pinned by its digest."""
 
     name: str
     version: str
     size_mb: int
     sha256: tuple[str, ...]
-    """Of the file, or of one for each row of PYTHONS."""
+    """Digest of the file, or of one for each row of PYTHONS."""
 
     @property
     def requirement(self) -> str:
-        """The line of a file of requirements."""
+        """Its line in a file of requirements."""
         hashes = [f"--hash=sha256:{digest}" for digest in self.sha256]
         return " ".join([f"{self.name}=={self.version}", *hashes])
 
@@ -68,10 +68,10 @@ WHEELS = (
     ),
 )
 TRITON_VERSIONS = {"0.7.0": "2.51.0"}
-"""Version of the server in each version of the wheel, which has no file that names it."""
+"""Version of the server in each version of the wheel, which does not state it."""
 INSTALLED_MB = 225
 SAID_LINES = 8
-"""Of what pip says where it fails, its last ones."""
+"""Last lines of pip's output after a failure."""
 LICENCES = (
     "licences: the wheel of nvidia-pytriton states Apache-2.0, and carries libraries of NVIDIA "
     "(CUDA runtime, DCGM) and of others under their own terms; NumPy states BSD-3-Clause"
@@ -91,11 +91,11 @@ DIGESTS: Mapping[Path, str] = {
         "dcfbb2a8e115e6c47097ca59e395488c3a94c3cec416d9b89e20bf495ef8bab7"
     ),
 }
-"""Path of a file that runs, in `server_folder` -> its SHA-256."""
+"""Path of an executed file in `server_folder` -> its SHA-256."""
 
 
 class ForPython(NamedTuple):
-    """Digests of the files that run in one Python version."""
+    """Digests of the executed files of a Python version."""
 
     stub: str
     numpy: str
@@ -111,17 +111,16 @@ PYTHONS: Mapping[str, ForPython] = {
         numpy="6a650810a8735cbdb988f74729973740a337645dd1585fef696e73e2dbc65beb",
     ),
 }
-"""The Python versions for which there are both a stub, which are for 3.8 to 3.13, and a wheel of
-NumPy 1."""
+"""The Python versions with a stub (3.8 to 3.13) and a wheel of NumPy 1."""
 
 
 NUMPY_1 = b"numpy.core.multiarray"
-"""In each stub that was compiled for NumPy 1. It reads arrays of NumPy 2 with strides of zero: the
-server starts, says that it is ready, and ends at the first request."""
+"""Mark of stubs that were compiled for NumPy 1. They read arrays of NumPy 2 with strides of zero:
+the server starts, becomes ready, and crashes at the first request."""
 
 
 def is_for_numpy_1(stub: Path) -> bool:
-    """Return whether a stub was compiled for NumPy 1, and cannot read arrays of another."""
+    """Return whether a stub was compiled for NumPy 1, and cannot read arrays of NumPy 2."""
     return NUMPY_1 in stub.read_bytes()
 
 
@@ -143,11 +142,11 @@ class InstalledServer(Record):
     """Of Triton."""
     folder: str
     changed: bool
-    """Whether anything was installed: False where all of it was there."""
+    """Whether anything was installed; False where it was complete."""
 
 
 def why_not_here() -> str | None:
-    """Return why the binary cannot run on this machine and this Python; None where it can."""
+    """Return why the binary cannot run with this machine and Python; None where it can."""
     glibc = _glibc()
     runs = (
         sys.platform == "linux"
@@ -168,11 +167,11 @@ def why_not_here() -> str | None:
 def install_server(say: Callable[[str], None]) -> InstalledServer:
     """Install Triton and the NumPy of its stub in `server_folder`, unless they are there.
 
-    They appear whole or not at all. What is damaged, or of another version, is replaced. pip's own
-    configuration holds: indexes, proxies, certificates.
+    They appear whole or not at all, and replace damaged or other versions. pip's configuration
+    applies: indexes, proxies, certificates.
 
     Args:
-        say: takes a line on what is being done.
+        say: takes a line about each step.
 
     Raises:
         ServerMissingError: the binary cannot run here, there is neither pip nor uv, the wheels
@@ -191,10 +190,10 @@ def install_server(say: Callable[[str], None]) -> InstalledServer:
     if nearest := unusable_parent(folder):
         raise ServerMissingError(
             f"Triton cannot be installed in {folder}: this user may not write to {nearest}. Run "
-            "the command as one who may, or install bertender in a virtual environment of yours."
+            "the command as another user, or install bertender in your own virtual environment."
         )
     if folder.exists():
-        say(f"{different[0]} in {folder} is missing or damaged: all of it is replaced")
+        say(f"{different[0]} in {folder} is missing or damaged: the folder is replaced")
     parts = " and ".join(f"{each.name} {each.version}" for each in WHEELS)
     say(
         f"Triton {version}: {parts}, {sum(each.size_mb for each in WHEELS)} MB to download, "
@@ -213,7 +212,7 @@ def install_server(say: Callable[[str], None]) -> InstalledServer:
 
 
 def _differing(folder: Path) -> list[str]:
-    """Return the paths of files in a folder that are missing, or not the expected ones."""
+    """Return the paths of files in a folder that are missing or unexpected."""
     expected = {
         **DIGESTS,
         stub_file(PYTHON): PYTHONS[PYTHON].stub,
@@ -227,7 +226,7 @@ def _differing(folder: Path) -> list[str]:
 
 
 def _installer() -> list[str]:
-    """Return the command that installs packages for this Python: of pip, else of uv."""
+    """Return the command that installs packages for this Python, of pip or else uv."""
     if importlib.util.find_spec("pip"):
         return [sys.executable, "-m", "pip", "install"]
     if uv := shutil.which("uv"):
@@ -248,7 +247,7 @@ def _install(installer: Sequence[str], folder: Path) -> None:
                 *("--quiet", "--no-deps", "--only-binary", ":all:", "--require-hashes"),
                 *("--target", str(folder), "-r", requirements.name),
             ],
-            # what the user's constraints say of NumPy is for the packages of this environment
+            # the user's constraints are for this environment's packages
             env={**os.environ, "PIP_CONSTRAINT": os.devnull, "UV_CONSTRAINT": os.devnull},
             stderr=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
@@ -263,7 +262,7 @@ def _install(installer: Sequence[str], folder: Path) -> None:
 
 
 def _glibc() -> tuple[int, ...]:
-    """Return the version of glibc; an empty tuple where there is another library of C."""
+    """Return the version of glibc; an empty tuple for another C library."""
     try:
         name, version = (os.confstr("CS_GNU_LIBC_VERSION") or "").split()
     except (AttributeError, OSError, ValueError):  # of macOS, or musl

@@ -1,11 +1,12 @@
-"""The folder of a running server: made and removed, found by others, swept after a kill.
+"""Workspaces: folders of running servers, made and removed, found by others, and cleaned up after
+kills.
 
-A workspace has a file that its owner, its server and the server's processes hold locked; the kernel
-lets go of it when the last of them has ended, in whatever way. So a workspace whose file can be
-locked has been left behind, wherever the number of its process is used again.
+Owner, server and the server's processes hold a lock on a file of the workspace, which the kernel
+releases when the last of them has ended in any way. So a workspace whose file can be locked has
+been left behind, even if the number of its process is in use again.
 
-Each server notes in its workspace where it listens and what it reads. The workspace is its user's
-alone, and goes with the server. Triton's Python backend also writes to /tmp, wherever TMPDIR leads.
+Each server notes its addresses and its repository in its workspace, which is its user's alone, and
+is removed with the server. Triton's Python backend also writes to /tmp, regardless of TMPDIR.
 """
 
 from __future__ import annotations
@@ -40,10 +41,10 @@ WORKSPACE_PREFIX = "bertender-serve-"
 REPOSITORY = "models"
 """The model repository in a workspace: itself, or a link to it."""
 CONTROL_SOCKET = "control:1"
-"""Name of a socket in the workspace; Triton puts what it takes for a port behind a colon."""
+"""Name of a socket in the workspace; Triton appends a colon and a supposed port."""
 NOTE_NAME = "server.json"
 LOCK_NAME = "lock"
-"""Holds the name with which the workspace's regions of shared memory begin."""
+"""File with the name prefix of the workspace's shared memory."""
 SHARED_MEMORY_NAME = re.compile(rf"{WORKSPACE_PREFIX}[0-9a-f-]{{36}}")
 
 TEMPORARY = Path("/tmp")  # noqa: S108 - Triton's own choice, nothing is made here
@@ -52,18 +53,18 @@ ROOM_BYTES = 2**20
 
 
 class Workspace:
-    """A context manager: the folder is there inside the block, and removed after it.
+    """A context manager: the folder exists inside the block.
 
     Args:
-        path: where; by default a new folder among the temporary files.
+        path: of the folder; by default a new one among the temporary files.
     """
 
     def __init__(self, path: Path | None = None) -> None:
         self.shared_memory = f"{WORKSPACE_PREFIX}{uuid4()}"
-        """How the names of the server's regions begin."""
+        """Prefix of the names of the server's regions."""
         self.path = path or Path(tempfile.gettempdir(), self.shared_memory)
         self.lock: int | None = None
-        """A file descriptor for those who use the folder."""
+        """File descriptor of the lock, for those who use the folder."""
 
     def __enter__(self) -> Self:
         self.create()
@@ -73,18 +74,18 @@ class Workspace:
         self.remove()
 
     def create(self) -> None:
-        """Make the folder if it is not there, once what is left of others has been removed."""
+        """Make the folder, after removing remains of others."""
         if self.lock is not None:
             return
         sweep()
         self.path.mkdir(mode=0o700, exist_ok=True)
-        with suppress(OSError):  # a full disk, or one without locks: it is never swept
+        with suppress(OSError):  # a full disk, or one without locks: never cleaned up
             draft = self.path / f".{LOCK_NAME}"
             descriptor = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 os.write(descriptor, self.shared_memory.encode())
-                draft.rename(self.path / LOCK_NAME)  # it has its name only once it is held
+                draft.rename(self.path / LOCK_NAME)  # it gets its name only once it is locked
             except BaseException:
                 os.close(descriptor)
                 draft.unlink(missing_ok=True)
@@ -99,8 +100,8 @@ class Workspace:
 
 
 def sweep() -> None:
-    """Remove what servers of this user have left that were killed together with their supervisor:
-    workspaces among the temporary files, their shared memory, and Triton's folders in /tmp."""
+    """Remove the remains of this user's servers that were killed with their supervisor: workspaces
+    among the temporary files, their shared memory, and Triton's folders in /tmp."""
     for lock in Path(tempfile.gettempdir()).glob(f"{WORKSPACE_PREFIX}*/{LOCK_NAME}"):
         with suppress(OSError):  # of another user, in use, or just removed
             _sweep(lock)
@@ -127,15 +128,15 @@ def _sweep(lock: Path) -> None:
 
 
 def check_temporary_folder(folder: Path = TEMPORARY) -> None:
-    """Check that Triton can write to it, as it may not where the root is read-only.
+    """Check that Triton can write to it, which a read-only root forbids.
 
     Raises:
-        ServingError: it cannot.
+        ServingError: it cannot be written.
     """
     if not os.access(folder, os.W_OK | os.X_OK):
         raise ServingError(
             f"{folder} cannot be written, and Triton's Python backend needs a folder there, "
-            "wherever TMPDIR leads. Mount a volume there (docker run --tmpfs /tmp)."
+            "regardless of TMPDIR. Mount a volume there (docker run --tmpfs /tmp)."
         )
 
 
@@ -143,10 +144,10 @@ def check_room(folder: Path) -> None:
     """Check that a server's own folder has room for its log and its notes.
 
     Raises:
-        ServingError: it has not.
+        ServingError: it has too little.
     """
     disk = shutil.disk_usage(folder)
-    if disk.total and disk.free < ROOM_BYTES:  # a total of 0 is that of a disk without a limit
+    if disk.total and disk.free < ROOM_BYTES:  # a disk without a limit has a total of 0
         raise ServingError(
             f"{folder} has room for {disk.free / 2**10:.0f} KiB, and the server's log and notes "
             f"take {ROOM_BYTES / 2**10:.0f} KiB. Make room, or choose another directory with "
@@ -155,14 +156,13 @@ def check_room(folder: Path) -> None:
 
 
 REGION_BYTES = 2 * 1024 * 1024
-"""What Triton takes for each stub before the first request, and a little more for responses."""
+"""Memory of each stub before the first request, and a little more for responses."""
 
 
 def needed_bytes(config: ServeConfig, inputs: Sequence[int] = (1,)) -> int:
-    """Return what a server takes whose requests are as many and as long as its limits allow.
+    """Return the memory of a server with as many and as long requests as its limits allow.
 
-    Each stub may have a full queue, a batch that runs, and a batch of bodies that have come but are
-    not in the queue yet.
+    Each stub may have a full queue, a running batch, and a batch of bodies before the queue.
 
     Args:
         config: of the server.
@@ -174,10 +174,10 @@ def needed_bytes(config: ServeConfig, inputs: Sequence[int] = (1,)) -> int:
 
 
 def check_shared_memory(config: ServeConfig, inputs: Sequence[int] = (1,)) -> None:
-    """Check that there is room for what the server's own limits let in; see `needed_bytes`.
+    """Check that there is memory for all that the server's limits allow; see `needed_bytes`.
 
     Raises:
-        ServingError: there is too little, or no shared memory at all.
+        ServingError: there is too little shared memory, or none.
     """
     try:
         free = shutil.disk_usage(SHARED_MEMORY).free
@@ -186,7 +186,7 @@ def check_shared_memory(config: ServeConfig, inputs: Sequence[int] = (1,)) -> No
     needed = needed_bytes(config, inputs)
     if free < needed:
         raise ServingError(
-            f"{SHARED_MEMORY} has {free / 2**20:.1f} MiB free, and the server takes "
+            f"{SHARED_MEMORY} has {free / 2**20:.1f} MiB free, and the server needs "
             f"{needed / 2**20:.1f} MiB. Make it larger (docker run --shm-size, or a volume in "
             "memory there), or lower --max-text-bytes, --max-queue-texts, --max-batch-size or "
             "--instances of `bertender serve`."
@@ -194,7 +194,7 @@ def check_shared_memory(config: ServeConfig, inputs: Sequence[int] = (1,)) -> No
 
 
 class RunningServer(Record):
-    """A server that runs, as it notes."""
+    """The note of a running server."""
 
     door: int = Field(description="process that listens")
     since: float = Field(description="when that was started, in seconds")
@@ -219,7 +219,7 @@ def note_server(server: RunningServer, workspace: Path) -> None:
 
 
 def running_servers() -> Iterator[RunningServer]:
-    """Yield the running servers of this user that share its folder for temporary files."""
+    """Yield the running servers of this user with the same folder for temporary files."""
     folder = Path(tempfile.gettempdir())
     for note in sorted(folder.glob(f"{WORKSPACE_PREFIX}*/{NOTE_NAME}")):
         try:
@@ -251,7 +251,7 @@ def is_listening(server: RunningServer) -> bool:
 
 
 def _reaches(listening: str, host: str) -> bool:
-    """Return whether a socket at an address is what a client of the host's address meets."""
+    """Return whether a socket's address is that of a host."""
     address = ip_address(listening)
     if isinstance(address, IPv6Address):  # gRPC's are of both kinds
         address = address.ipv4_mapped or address
@@ -259,7 +259,7 @@ def _reaches(listening: str, host: str) -> bool:
 
 
 def log_file_of(config: ServeConfig, workspace: Workspace) -> Path:
-    """Return where the log of a server goes."""
+    """Return the file of a server's log."""
     if config.log_file == STANDARD_OUTPUT:
         return STANDARD_OUTPUT
     return (config.log_file or workspace.path / "server.log").resolve()
