@@ -70,7 +70,9 @@ def test_a_machine_that_it_cannot_run_on_is_told_that_it_needs_none(
 
 def test_an_unsupported_python_is_told_the_supported_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(installation, "PYTHON", "3.99")
-    with pytest.raises(ServerMissingError, match=r"no Python 3\.99 models; .* 3\.11, 3\.12"):
+    with pytest.raises(
+        ServerMissingError, match=r"cannot run Python 3\.99 models; .* 3\.11, 3\.12"
+    ):
         find_installation()
 
 
@@ -174,5 +176,7 @@ def test_a_stub_for_another_python_is_named(tmp_path: Path) -> None:
     stub = tmp_path / "other/backends/python" / STUB_NAME
     stub.unlink()
     stub.write_bytes(b"\0libpython3.14.so.1.0\0")
-    with pytest.raises(ServerMissingError, match=r"no Python 3\.1\d models.* stubs for 3\.14"):
+    with pytest.raises(
+        ServerMissingError, match=r"cannot run Python 3\.1\d models.* stubs for 3\.14"
+    ):
         find_installation(binary)

@@ -101,9 +101,9 @@ def test_a_disk_without_room_for_another_repository_keeps_the_one_it_has(
 
 
 SCARCE: Mapping[str, tuple[int, tuple[str, ...], str]] = {
-    "for one copy": (MIB, (), "has 1.0 MiB free, and the server takes 14.0 MiB"),
-    "for one copy of three": (15 * MIB, ("--instances", "3"), "takes 42.0 MiB"),
-    "for a queue": (15 * MIB, ("--max-queue-texts", "512"), "takes 22.0 MiB"),
+    "for one copy": (MIB, (), "has 1.0 MiB free, and the server needs 14.0 MiB"),
+    "for one copy of three": (15 * MIB, ("--instances", "3"), "needs 42.0 MiB"),
+    "for a queue": (15 * MIB, ("--max-queue-texts", "512"), "needs 22.0 MiB"),
 }
 """Size of the shared memory, options, and what is said."""
 

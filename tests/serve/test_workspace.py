@@ -126,7 +126,7 @@ def test_what_was_left_is_swept_before_shared_memory_is_checked(
     write_model_config(model / CONFIG_NAME, own)
     server = Server(model.parent, ServeConfig(**ANY_PORTS))
     monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=0))
-    with pytest.raises(ServingError, match="free, and the server takes"):
+    with pytest.raises(ServingError, match="free, and the server needs"):
         server.__enter__()
     assert not regions(name) and [*temporary.iterdir()] == []
 
