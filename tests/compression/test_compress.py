@@ -140,7 +140,7 @@ def test_the_vocabulary_is_predicted_from_all_texts(
     }
     sizes = {}
     for name, each in added.items():
-        compression = _compression(trained, few, tmp_path / "out", **settings, **each)
+        compression = _compression(trained, few, tmp_path / name, **settings, **each)
         report = compression.plan()
         (cut,) = [row for row in report.candidates if row.candidate.vocab]
         sizes[name] = cut.predicted.model_mb
