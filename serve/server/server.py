@@ -55,6 +55,7 @@ from serve.server.workspace import (
     REPOSITORY,
     RunningServer,
     Workspace,
+    check_room,
     log_file_of,
     note_server,
 )
@@ -263,6 +264,7 @@ class Server:
         self.workspace.create()  # which also frees the shared memory of servers that were killed
         if not self.config.is_embedded and self.config.triton is None:
             Triton(self.repository, self.config, self.workspace).check()
+        check_room(self.workspace.path)
         read, write = os.pipe()
         self._reports = os.fdopen(read, encoding="utf-8")
         locks = [] if self.workspace.lock is None else [self.workspace.lock]
@@ -376,6 +378,7 @@ def serve_forever(
         with _interrupted_by_signals(), prepared(models, config) as server:
             with_free_ports(config)
             begin_log(server.log_file)
+            check_room(server.workspace.path)
             watch = Watch(server.repository)
             with _logged(server.log_file):
                 run(_serve_here(server, on_ready, lambda: report_overwritten(watch, models)))

@@ -38,7 +38,6 @@ from serve.server.workspace import (
     CONTROL_SOCKET,
     REPOSITORY,
     Workspace,
-    check_room,
     check_shared_memory,
     check_temporary_folder,
     log_file_of,
@@ -373,7 +372,6 @@ class Triton:
         files = [self.repository / name / CONFIG_NAME for name in {*self.models} - {ENCODER_NAME}]
         inputs = [len(read_model_config(each).input) for each in files if each.is_file()]
         check_shared_memory(self.config, inputs)
-        check_room(self.workspace.path)
         return installation
 
     def _assembled(self) -> Installation:
