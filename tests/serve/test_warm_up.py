@@ -19,6 +19,11 @@ from tests.toys import tiny_tokenizer
 LONGEST = 20
 
 
+def stopped_clock() -> float:
+    """A clock that stands."""
+    return 0.0
+
+
 def compute(batch: Batch) -> np.ndarray:
     return np.zeros((*batch.arrays["input_ids"].shape, 3), np.float32)
 
@@ -51,14 +56,15 @@ def test_full_buckets_of_all_lengths(
 
 def test_each_is_run() -> None:
     predictor = FakePredictor(compute)
-    warm_up(classifier_of(predictor), 1, most_texts=64, tokens_per_bucket=64)
+    warm_up(classifier_of(predictor), 1, most_texts=64, tokens_per_bucket=64, clock=stopped_clock)
     assert shapes_of(predictor) == [(8, 8), (4, 16), (3, LONGEST)]
     assert all(batch.arrays["attention_mask"].all() for batch in predictor.batches)
 
 
 def test_as_many_are_run_at_once_as_later() -> None:
     predictor = FakePredictor(compute)
-    warm_up(classifier_of(predictor), 1, most_texts=64, tokens_per_bucket=64, lanes=2)
+    classifier = classifier_of(predictor)
+    warm_up(classifier, 1, most_texts=64, tokens_per_bucket=64, lanes=2, clock=stopped_clock)
     assert sorted(shapes_of(predictor)) == sorted(2 * [(8, 8), (4, 16), (3, LONGEST)])
 
 
@@ -66,7 +72,8 @@ def test_as_many_are_run_at_once_as_later() -> None:
 def test_pairs_too(columns: int) -> None:
     predictor = FakePredictor(lambda batch: np.zeros((len(batch), 3), np.float32))
     encode = SINGLE_LABEL.encoder(tiny_tokenizer(), LONGEST)
-    warm_up(BucketedClassifier(encode, predictor), columns, most_texts=64, tokens_per_bucket=64)
+    classifier = BucketedClassifier(encode, predictor)
+    warm_up(classifier, columns, most_texts=64, tokens_per_bucket=64, clock=stopped_clock)
     assert shapes_of(predictor)[-1] == (3, LONGEST)
     assert predictor.batches[-1].arrays["token_type_ids"].max() == columns - 1
 
@@ -85,4 +92,4 @@ def test_a_length_at_which_the_model_fails_is_named() -> None:
         return compute(batch)
 
     with pytest.raises(ModelError, match=r"3 texts of 20 tokens.* 20: index 16 .*--max-length"):
-        warm_up(classifier_of(FakePredictor(short_positions)), 1, 64, tokens_per_bucket=64)
+        warm_up(classifier_of(FakePredictor(short_positions)), 1, 64, 64, clock=stopped_clock)
