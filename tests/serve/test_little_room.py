@@ -108,6 +108,7 @@ SCARCE: Mapping[str, tuple[int, tuple[str, ...], str]] = {
 """Size of the shared memory, options, and what is said."""
 
 
+@pytest.mark.server
 @pytest.mark.fault(
     "`/dev/shm` is too small", "an error before the start, with the size that is needed"
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from importlib import metadata
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from bertender.core.errors import RuntimeMissingError
 from bertender.models.classifier import open_classifier
 from bertender.text.batch import Example
 from serve.config import ServeConfig
+from serve.door.embedded import EmbeddedEngine
 from serve.repository import write_repository
 from serve.server.server import Server
 from tests.runtimes import needs
@@ -37,12 +39,9 @@ def test_it_serves_in_openvino(
     assert not any("onnxruntime" in name for name in mapped), "it is not loaded for nothing"
 
 
-def test_a_runtime_that_is_not_installed_is_refused_before_the_start(
-    onnx_artifact: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    config = ServeConfig(**ANY_PORTS, runtime="openvino")
-    repository = write_repository(onnx_artifact, tmp_path / "models", config)
-
+@pytest.fixture
+def without_openvino(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hide that it is installed, from this process."""
     version = metadata.version
 
     def missing(name: str) -> str:
@@ -51,5 +50,24 @@ def test_a_runtime_that_is_not_installed_is_refused_before_the_start(
         return version(name)
 
     monkeypatch.setattr(metadata, "version", missing)
-    with pytest.raises(RuntimeMissingError, match="runtime 'openvino' is not installed"):
+
+
+NOT_INSTALLED = "runtime 'openvino' is not installed"
+
+
+@pytest.mark.usefixtures("without_openvino")
+def test_a_runtime_that_is_not_installed_is_refused_before_the_start(
+    onnx_artifact: Artifact, tmp_path: Path
+) -> None:
+    config = ServeConfig(**ANY_PORTS, runtime="openvino", server="triton")
+    repository = write_repository(onnx_artifact, tmp_path / "models", config)
+    with pytest.raises(RuntimeMissingError, match=NOT_INSTALLED):
         Server(repository, config).__enter__()
+
+
+@pytest.mark.usefixtures("without_openvino")
+def test_it_is_refused_without_triton_too(onnx_artifact: Artifact, tmp_path: Path) -> None:
+    config = ServeConfig(**ANY_PORTS, runtime="openvino", server="embedded")
+    repository = write_repository(onnx_artifact, tmp_path / "models", config)
+    with pytest.raises(RuntimeMissingError, match=NOT_INSTALLED):
+        asyncio.run(EmbeddedEngine(repository, config).start())

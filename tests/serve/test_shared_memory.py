@@ -22,6 +22,7 @@ from serve.server.workspace import REGION_BYTES, check_shared_memory, needed_byt
 from tests.served import ANY_PORTS
 
 
+@pytest.mark.server
 def test_too_little_shared_memory_is_named_before_anything_starts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -32,7 +33,7 @@ def test_too_little_shared_memory_is_named_before_anything_starts(
     server = Server(tmp_path / "models", ServeConfig(**ANY_PORTS))
     with pytest.raises(
         ServingError,
-        match=r"1\.0 MiB free, and the server takes 26\.0 .*--shm-size.*of `bertender serve`",
+        match=r"1\.0 MiB free, and the server needs 26\.0 .*--shm-size.*of `bertender serve`",
     ):
         server.__enter__()
     assert server.door is None and not server.workspace.path.exists()

@@ -21,6 +21,7 @@ from serve.client.endpoint import Endpoint
 from serve.config import ServeCommandConfig, ServeConfig
 from serve.repository import is_repository, write_repository
 from serve.repository.config_pbtxt import encoder_config, read_model_config, read_signature
+from serve.server.installation import find_installation
 from serve.server.server import Server
 from tests.serve.layouts import (
     BREAK_VARIABLE,
@@ -214,11 +215,15 @@ def test_cores_of_another_machine_are_not_shared_out_here(
 
 
 def test_a_server_without_the_backend_is_refused(tmp_path: Path) -> None:
+    assert not find_installation().has_backend("onnxruntime")
     settings = {**ANY_PORTS, "runtime": ENCODER_RUNTIME}
     with pytest.raises(ConfigError, match=r"no backend 'onnxruntime' .*--repository-only"):
         ServeConfig.parse(settings)
     with pytest.raises(ConfigError, match=r"other/backends.*--tritonserver ROOT"):
         ServeConfig.parse({**settings, "tritonserver": lay_out(tmp_path / "other", "9.9.9")})
+
+
+def test_a_repository_for_a_server_elsewhere_is_not(tmp_path: Path) -> None:
     assert ServeCommandConfig.parse(
         {"runtime": ENCODER_RUNTIME, "repository_only": tmp_path / "models"}
     )

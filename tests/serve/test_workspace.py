@@ -115,6 +115,7 @@ def test_what_is_not_ours_is_not_swept(temporary: Path) -> None:
     assert sorted(temporary.rglob("*")) == before
 
 
+@pytest.mark.server
 def test_what_was_left_is_swept_before_shared_memory_is_checked(
     temporary: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
