@@ -59,6 +59,7 @@ def test_every_runtime_is_listed_with_what_installs_it(runtime: str) -> None:
     assert RUNTIMES[runtime].install in absent.meaning
 
 
+@pytest.mark.server
 def test_a_server_that_cannot_run_is_absent(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its files may all be there, and this Python be one that its stubs cannot load."""
     monkeypatch.setattr("serve.server.installation.PYTHON", "3.99")
@@ -66,6 +67,7 @@ def test_a_server_that_cannot_run_is_absent(monkeypatch: pytest.MonkeyPatch) -> 
     assert not finding.ok and "3.99" in finding.meaning
 
 
+@pytest.mark.server
 def test_a_server_that_predates_fixes_is_named_with_them() -> None:
     (finding,) = (found for found in findings(bare()) if found.name == "Triton version")
     assert finding.value == "2.51.0" and not finding.ok
@@ -73,6 +75,7 @@ def test_a_server_that_predates_fixes_is_named_with_them() -> None:
     assert f"as of {AS_OF}" in finding.meaning
 
 
+@pytest.mark.server
 def test_a_server_with_every_fix_is_clean_as_of_a_date(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("serve.server.installation.installed_version", lambda: "2.99.0")
     (finding,) = (found for found in findings(bare()) if found.name == "Triton version")
