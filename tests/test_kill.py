@@ -90,10 +90,10 @@ A_TRAINING_STEP = "bertender.training.steps:attention_of"
 A_FILE_OF_A_CHECKPOINT = "bertender.training.checkpoint:save_file"
 """Of optimizer, scheduler and random state: three a checkpoint."""
 MODEL_WRITTEN = "bertender.gate.judge:check_parity"
-BEFORE_THE_CARD = "bertender.core.card:library_versions"
+BEFORE_THE_CARD = "bertender.core.artifact:library_versions"
 BEFORE_PUBLISHING = "bertender.core.files:publish"
-BEFORE_SAVING = "bertender.core.files:save_result"
-BEFORE_THE_STAMP = "bertender.core.files:replacing"
+BEFORE_SAVING = "bertender.recipes.stage:save_result"
+BEFORE_THE_STAMP = "bertender.core.build_once:replacing"
 
 DEATHS = (
     Death("bag", BEFORE_THE_CARD),
