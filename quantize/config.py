@@ -68,8 +68,8 @@ class Scheme:
     """Kind of artifact that it starts from."""
     precision: str = "int8"
     """Of the graph: a row of the gate's TOLERANCES. Names in braces are settings."""
-    smooths: bool = False
-    """Channels of activations are scaled before; see `smoothing`."""
+    fitted: bool = False
+    """Activations are smoothed and weights rounded for training texts: `smoothing`, `rounding`."""
     four_bit_tables: bool = False
     """Large embedding tables have 4 bits, whatever `table_bits` says."""
 
@@ -81,25 +81,25 @@ SCHEMES = Table(
             "int8 weights per channel; activation scales found while running",
             reads=ATTENTION,
             then=(STATIC,),
-            smooths=True,
+            fitted=True,
         ),
         "static": Scheme(
             "int8 weights per channel; activation scales found before, on training texts",
             reads=CALIBRATION,
             then=(STATIC, MIXED),
-            smooths=True,
+            fitted=True,
         ),
         "mixed": Scheme(
             "int8, and the parts that suffer most in float until the score holds",
             reads=CALIBRATION | SENSITIVITY | {"base"},
             then=(MIXED, {"scheme": "qat"}),
-            smooths=True,
+            fitted=True,
         ),
         "four-bit-embeddings": Scheme(
             "as dynamic, and embedding tables of 4 bits in groups: smaller, and as fast",
             reads=frozenset({"block_size"}) | ATTENTION,
             then=(DYNAMIC, STATIC),
-            smooths=True,
+            fitted=True,
             precision="int4",
             four_bit_tables=True,
         ),

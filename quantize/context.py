@@ -38,7 +38,7 @@ from bertender.tasks.task import Split, Task
 from bertender.text.batch import Batch, Encode, Example
 from quantize.config import QuantizeConfig
 from quantize.graph import Inventory, open_watched, take_inventory
-from quantize.integers import Histogram, Range, Target
+from quantize.integers import Histogram, Integers8, Range, Target
 
 FloatArray = npt.NDArray[np.float32]
 BINS = 2048
@@ -162,6 +162,8 @@ class QuantizationContext:
     """Writes a torch artifact's graph into a directory."""
     smoothing_db: Mapping[str, float] = field(default_factory=dict)
     """Activations of the float graph that are smoothed -> how much less noise they have."""
+    integer_weights: Mapping[str, Integers8] = field(default_factory=dict)
+    """Weights -> their integers, (inputs, outputs); others are rounded to the nearest."""
 
     @cached_property
     def inventory(self) -> Inventory:

@@ -29,7 +29,7 @@ from bertender.models.graphs import add_runtime_domain, save_graph
 from bertender.models.onnx_session import MOST_MB, RUNTIME_DOMAIN
 from quantize.context import QuantizationContext, Writer, Written
 from quantize.graph import FOUR_BIT_LOOKUP, constants_of
-from quantize.post_training import fuse, quantize_nodes
+from quantize.post_training import fuse, write_integers
 from quantize.sensitivity import EIGHT_BITS, write_within_drop
 
 FloatArray = npt.NDArray[np.float32]
@@ -78,7 +78,7 @@ def write_products(context: QuantizationContext, target: Path, four_bits: Sequen
     inventory = context.inventory
     others = [each.node for each in inventory.products if each.node not in four_bits]
     nodes = [*others, *inventory.lstms, *context.tables]
-    quantize_nodes(context.graph, target, nodes, context.target.weights)
+    write_integers(context, target, nodes)
     if four_bits:
         with quiet_tools():
             # imported here: it loads packages that other schemes do not need
@@ -106,7 +106,7 @@ class FourBitEmbeddings(Writer):
         products = [each.node for each in inventory.products]
         others = [lookup for lookup in context.tables if lookup not in large]
         nodes = [*products, *inventory.lstms, *others]
-        quantize_nodes(context.graph, target, nodes, context.target.weights)
+        write_integers(context, target, nodes)
         write_in_groups(target, [*large], context.config.block_size)
         return Written(
             (*products, *inventory.lstms),

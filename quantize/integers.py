@@ -23,6 +23,9 @@ from bertender.core.machine import Environment, environment, has_int8_accelerati
 from bertender.models.runtimes import DEFAULT_RUNTIME, RUNTIMES, saturates
 
 FloatArray = npt.NDArray[np.floating[Any]]
+Integers8 = npt.NDArray[np.int8]
+WeightScales = npt.NDArray[np.float64]
+"""(outputs,), what one step of each output's weights is worth."""
 Range = tuple[float, float]
 """The smallest and the largest number of a quantized tensor."""
 
@@ -97,6 +100,12 @@ def affine(low: float, high: float, integers: Integers) -> Affine:
         return Affine(1.0, 0, integers)  # nothing but zeros
     zero_point = 0 if integers.symmetric else round(integers.lowest - low / scale)
     return Affine(scale, zero_point, integers)
+
+
+def weight_scales(weight: FloatArray, highest: int) -> WeightScales:
+    """Return the scale of each output of a weight (inputs, outputs), whose largest is `highest`."""
+    largest = np.abs(weight.astype(np.float64)).max(axis=0)
+    return np.where(largest > 0, largest, highest) / highest
 
 
 @dataclass(frozen=True)

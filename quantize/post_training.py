@@ -38,11 +38,18 @@ from bertender.models.onnx_session import MOST_MB
 from quantize.attention import fuse_attention, fuse_products
 from quantize.context import QuantizationContext, Writer, Written, histograms
 from quantize.graph import Product, constants_of, replace_nodes
-from quantize.integers import CALIBRATORS, INTEGERS, Affine, Range, affine
+from quantize.integers import (
+    CALIBRATORS,
+    INTEGERS,
+    Affine,
+    Integers8,
+    Range,
+    WeightScales,
+    affine,
+    weight_scales,
+)
 
 FULL_RANGE = INTEGERS["int8-symmetric"]
-WeightScales = npt.NDArray[np.float64]
-"""(outputs,): step of each output's weights."""
 
 
 class Dynamic(Writer):
@@ -67,7 +74,7 @@ def write_dynamic(
     products = [each.node for each in inventory.products if each.node not in float_nodes]
     tables = [node for node in context.tables if node not in float_nodes]
     nodes = [*products, *inventory.lstms, *tables]
-    quantize_nodes(context.graph, target, nodes, context.target.weights)
+    write_integers(context, target, nodes)
     quantized = (*products, *inventory.lstms)
     fused = fuse(context, target)
     return Written(quantized, context.float_nodes, fused_attentions=fused)
@@ -86,6 +93,27 @@ def fuse(context: QuantizationContext, graph: Path) -> int | None:
     if context.target.fused_products:
         fuse_products(graph)
     return attentions
+
+
+def write_integers(context: QuantizationContext, target: Path, nodes: Sequence[str]) -> None:
+    """Quantize some nodes of the float graph into `target`, with the context's own integers."""
+    quantize_nodes(context.graph, target, nodes, context.target.weights)
+    quantized = {each.weight: each for each in context.inventory.products if each.node in nodes}
+    own = {
+        name: integers for name, integers in context.integer_weights.items() if name in quantized
+    }
+    if not own:
+        return
+    floats, model = constants_of(onnx.load(context.graph)), onnx.load(target)
+    constants, highest = constants_of(model), INTEGERS[context.target.weights].highest
+    for name, integers in own.items():
+        stored = numpy_helper.to_array(floats[name])
+        scales = weight_scales(stored.T if quantized[name].transposed else stored, highest)
+        values = numpy_helper.from_array(integers, f"{name}_quantized")
+        steps = numpy_helper.from_array(scales.astype(np.float32), f"{name}_scale")
+        for constant in (values, steps):
+            constants[constant.name].CopyFrom(constant)
+    save_graph(model, target, MOST_MB)
 
 
 def quantize_nodes(source: Path, target: Path, nodes: Sequence[str], weights: str) -> None:
@@ -161,7 +189,8 @@ def write_with_ranges(
     products = [each for each in inventory.products if each.node not in float_nodes]
     with TemporaryDirectory(dir=context.folder) as folder:
         between = Path(folder) / "products.onnx"
-        integers = QdqIntegers(context.target.activations, weights, scales or {})
+        own = context.integer_weights if scales is None else {}
+        integers = QdqIntegers(context.target.activations, weights, scales or {}, own)
         write_qdq(context.graph, between, products, ranges, integers)
         # look-ups in tables and LSTMs have no static form
         tables = [node for node in context.tables if node not in float_nodes]
@@ -181,6 +210,8 @@ class QdqIntegers:
     scales: Mapping[str, WeightScales] = field(default_factory=dict)
     """Scales of weights that are already rounded, by their products' nodes; in other products the
     largest weight of an output is the largest integer."""
+    integers: Mapping[str, Integers8] = field(default_factory=dict)
+    """Integers of weights by name, (inputs, outputs); other weights are rounded to the nearest."""
 
 
 def write_qdq(
@@ -200,7 +231,7 @@ def write_qdq(
         integers: of the products.
     """
     model = onnx.load(source)
-    editor = _Editor(model, integers.scales)
+    editor = _Editor(model, integers)
     for product in products:
         scale = affine(*ranges[product.activation], INTEGERS[integers.activations])
         editor.quantize(product, scale, INTEGERS[integers.weights].highest)
@@ -213,18 +244,12 @@ def name_of_integers(product: Product) -> str:
     return f"{product.weight}_quantized"
 
 
-def weight_scales(weight: npt.NDArray[np.floating[Any]], highest: int) -> WeightScales:
-    """Return the scale of each output of a weight (inputs, outputs), whose largest is `highest`."""
-    largest = np.abs(weight.astype(np.float64)).max(axis=0)
-    return np.where(largest > 0, largest, highest) / highest
-
-
 class _Editor:
     """A graph whose products are being quantized."""
 
-    def __init__(self, model: onnx.ModelProto, scales: Mapping[str, WeightScales]) -> None:
+    def __init__(self, model: onnx.ModelProto, known: QdqIntegers) -> None:
         self.model = model
-        self.scales = scales
+        self.known = known
         self.nodes = {node.name: node for node in model.graph.node}
         self.weights = constants_of(model)
         self.rounded: dict[str, str] = {}
@@ -238,9 +263,11 @@ class _Editor:
             self.before[product.node] = self._round(product.activation, scale)
         stored = numpy_helper.to_array(self.weights[product.weight])
         columns = stored.T if product.transposed else stored  # (inputs, outputs)
-        scales = self.scales.get(product.node, weight_scales(columns, highest))
+        scales = self.known.scales.get(product.node, weight_scales(columns, highest))
         if product.weight not in self.rounded:  # two products may share it
-            integers = np.clip(np.rint(columns / scales), -highest, highest).astype(np.int8)
+            integers = self.known.integers.get(product.weight)
+            if integers is None:
+                integers = np.clip(np.rint(columns / scales), -highest, highest).astype(np.int8)
             self._store(product, product.weight, integers, scales, axis=1)
         node = self.nodes[product.node]
         for attribute in node.attribute:

@@ -57,6 +57,7 @@ from quantize.product_check import (
 )
 from quantize.q_bert import QBert
 from quantize.qat import Qat
+from quantize.rounding import with_rounded_weights
 from quantize.sensitivity import Mixed
 from quantize.smoothing import smoothed
 
@@ -159,8 +160,8 @@ def _quantized(
         graph = draft.directory / ONNX_NAME
         paths = (onnx_file(source), work, Path(folder))
         context = QuantizationContext(source, task, config, target, *paths, opened, write_onnx)
-        if SCHEMES[config.scheme].smooths:
-            context = smoothed(context)
+        if SCHEMES[config.scheme].fitted:
+            context = with_rounded_weights(smoothed(context))
         written = WRITERS[config.scheme].write(context, graph)
         quantization = check_graph(context, graph, written, target_name)
         draft.findings = Findings(
@@ -300,8 +301,8 @@ def write_graph(source: Artifact, task: Task, settings: Mapping[str, Any], path:
         paths = (onnx_file(source), path.parent, Path(folder))
         opened = open_classifier(source)
         context = QuantizationContext(source, task, config, target, *paths, opened)
-        if SCHEMES[config.scheme].smooths:
-            context = smoothed(context)
+        if SCHEMES[config.scheme].fitted:
+            context = with_rounded_weights(smoothed(context))
         written = WRITERS[config.scheme].write(context, path)
     if runs_here(name, config.runtime):
         running = operators(path, config.runtime)

@@ -33,8 +33,7 @@ from bertender.models.graphs import save_graph
 from bertender.models.onnx_session import MOST_MB, ONNX_NAME
 from quantize.context import QuantizationContext, observed
 from quantize.graph import Product, constants_of, replace_nodes, take_inventory
-from quantize.integers import INTEGERS, Target, affine
-from quantize.post_training import weight_scales
+from quantize.integers import INTEGERS, Target, affine, weight_scales
 
 Array = npt.NDArray[np.floating[Any]]
 Factors = Mapping[str, Array]

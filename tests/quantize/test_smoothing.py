@@ -38,7 +38,7 @@ from tests.toy_models import save_artifact, tiny_classifier
 LOUD = 5
 """A neuron."""
 LOUDER = 50
-SCHEMES_THAT_SMOOTH = [name for name, scheme in SCHEMES.items() if scheme.smooths]
+SCHEMES_THAT_SMOOTH = [name for name, scheme in SCHEMES.items() if scheme.fitted]
 
 
 def exported(model_type: str, task: Task, folder: Path) -> Artifact:

@@ -1,0 +1,125 @@
+"""Rounding weights so that errors cancel on real texts, instead of each to the nearest integer.
+
+Frantar et al. 2023 (GPTQ, arXiv 2210.17323, algorithm 1): the inputs of a product are rounded one
+after the other, and what rounding one loses is taken from those that are still to come, as far as
+their activations vary together:
+
+    minimise tr((W - Q)^T H (W - Q)),    H = X^T X of the activations X (tokens, inputs)
+
+The scales are those of rounding to the nearest, so that a graph has the same form and speed.
+Departures: inputs are taken in the order of their activations' size (the authors' code has that as
+`act_order`), and H has a larger share of the identity where the texts have fewer tokens than the
+product has inputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+from onnx import numpy_helper
+from scipy.linalg import cholesky
+
+from bertender.core.progress import track
+from quantize.context import QuantizationContext, observed
+from quantize.graph import Product, constants_of
+from quantize.integers import INTEGERS, Integers8, WeightScales, weight_scales
+
+FloatArray = npt.NDArray[np.floating[Any]]
+TEXTS = 128
+"""Training texts that weights are rounded for."""
+
+BLOCK = 128
+"""Inputs whose losses are taken from the later ones at once."""
+DAMPING = 0.01
+"""Share of the mean diagonal that is added to H, so that it can be inverted."""
+
+
+@dataclass(frozen=True)
+class GramMatrix:
+    """How the channels of an activation vary together on real text."""
+
+    gram: FloatArray
+    """X^T X: (inputs, inputs)."""
+    tokens: int
+    """Rows of X."""
+
+    def __add__(self, other: GramMatrix) -> GramMatrix:
+        return GramMatrix(self.gram + other.gram, self.tokens + other.tokens)
+
+
+def with_rounded_weights(context: QuantizationContext) -> QuantizationContext:
+    """Return a context with the integers of all products' weights."""
+    weights = constants_of(onnx.load(context.graph))
+    highest = INTEGERS[context.target.weights].highest
+    readers: dict[str, list[Product]] = {}
+    for product in context.inventory.products:
+        readers.setdefault(product.weight, []).append(product)
+    grams = gram_matrices(context, context.inventory.products)
+    integers = {}
+    for name, products in track(readers.items(), "round weights", len(readers)):
+        first, *more = (grams[each.activation] for each in products)
+        stored = numpy_helper.to_array(weights[name])
+        columns = stored.T if products[0].transposed else stored
+        scales = weight_scales(columns, highest)
+        integers[name] = compensated(columns, sum(more, first), scales, highest)
+    return replace(context, integer_weights=integers)
+
+
+def gram_matrices(
+    context: QuantizationContext, products: Sequence[Product]
+) -> dict[str, GramMatrix]:
+    """Return the Gram matrices of products' activations on training texts, by the tensor's name."""
+    inputs = {each.activation: each.inputs for each in products}
+    found: dict[str, GramMatrix] = {}
+    if not inputs:
+        return found
+    for values in observed(context.graph, [*inputs], context.texts(TEXTS, "observe activations")):
+        for name, array in values.items():
+            rows = array.reshape(-1, inputs[name])
+            seen = GramMatrix(rows.T @ rows, len(rows))
+            found[name] = found[name] + seen if name in found else seen
+    return found
+
+
+def compensated(
+    weight: FloatArray, seen: GramMatrix, scales: WeightScales, highest: int
+) -> Integers8:
+    """Return the integers of a weight.
+
+    Args:
+        weight: (inputs, outputs).
+        seen: its activations.
+        scales: what one step of each output is worth, (outputs,).
+        highest: the largest integer, in size.
+
+    Returns:
+        (inputs, outputs)
+    """
+    inputs, outputs = weight.shape
+    diagonal = np.diag(seen.gram).astype(np.float64)
+    if not np.isfinite(seen.gram).all() or not diagonal.any():
+        return _nearest(weight / scales, highest)
+    order = np.argsort(-diagonal, kind="stable")
+    left = weight[order].astype(np.float64)
+    damped = seen.gram[np.ix_(order, order)].astype(np.float64)
+    damped[np.diag_indices(inputs)] += diagonal.mean() * DAMPING * max(1.0, inputs / seen.tokens)
+    factor = cholesky(np.linalg.inv(damped))  # upper
+    made = np.empty((inputs, outputs), dtype=np.int8)
+    for start in range(0, inputs, BLOCK):
+        end = min(start + BLOCK, inputs)
+        lost = np.empty((end - start, outputs))
+        for place in range(start, end):
+            made[order[place]] = rounded = _nearest(left[place] / scales, highest)
+            lost[place - start] = (left[place] - rounded * scales) / factor[place, place]
+            left[place + 1 : end] -= np.outer(factor[place, place + 1 : end], lost[place - start])
+        left[end:] -= factor[start:end, end:].T @ lost
+    return made
+
+
+def _nearest(steps: FloatArray, highest: int) -> Integers8:
+    return np.asarray(np.clip(np.rint(steps), -highest, highest), dtype=np.int8)
