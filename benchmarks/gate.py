@@ -44,12 +44,13 @@ from bertender.text.batch import Batch
 from export.config import ExportConfig
 from export.exporter import export
 from quantize import product_check
-from quantize.config import QuantizeConfig
+from quantize.config import SCHEMES, QuantizeConfig
 from quantize.context import QuantizationContext
 from quantize.graph import run_subgraph
 from quantize.graph_check import PROBED_TEXTS, check_float_nodes, compare_float_nodes
 from quantize.integers import CALIBRATORS, TARGETS
-from quantize.quantizer import WRITERS
+from quantize.quantizer import WRITERS, Fit
+from quantize.smoothing import smoothed_like
 
 VARIANTS: Mapping[str, dict[str, Any]] = {
     "float32": {},
@@ -177,6 +178,9 @@ class Subject:
             return graph, None
         settings, target = VARIANTS[variant], folder / ONNX_NAME
         context = self.context(settings, graph)
+        if SCHEMES[settings["scheme"]].fitted:
+            (target.parent / "fit").mkdir()
+            context = Fit().applied(replace(context, folder=target.parent / "fit"))
         ranges = WRITERS[settings["scheme"]].write(context, target).ranges
         if fault is None or fault.product is None:
             return target, ranges
@@ -226,7 +230,7 @@ def judged(subject: Subject, variant: str, name: str | None) -> Row:
 
 def _refusals(subject: Subject, graph: Path, ranges: Any, fault: Fault | None) -> Iterator[str]:
     """Yield the checks that refuse a quantized graph, by the graph alone."""
-    floats = onnx_file(subject.source)
+    floats = smoothed_like(onnx_file(subject.source), graph, graph.parent)
     texts = subject.context({"scheme": "dynamic"}, floats).texts(PROBED_TEXTS, "check")
     run_product = saturating if fault and fault.saturates else run_subgraph
     parts = product_check.find_parts(floats, graph)

@@ -386,7 +386,7 @@ def _likeness(
     axis = 1 if of_each_row else None
     actual, wanted = actual.astype(np.float64), wanted.astype(np.float64)
     signal = (wanted**2).sum(axis=axis)
-    gains = np.where(signal > 0, (actual * wanted).sum(axis=axis) / np.maximum(signal, TINY), 1.0)
+    gains = np.where(signal == 0, 1.0, (actual * wanted).sum(axis=axis) / np.maximum(signal, TINY))
     return {
         f"{name}_snr_db": float(np.median(_noise_ratios(actual, wanted, axis))),
         f"{name}_gain": float(np.median(gains)),
@@ -400,7 +400,7 @@ def _noise_ratios(
     actual, wanted = actual.astype(np.float64), wanted.astype(np.float64)
     signal, noise = (wanted**2).sum(axis=axis), ((actual - wanted) ** 2).sum(axis=axis)
     ratios = 10 * np.log10(np.maximum(signal, TINY) / np.maximum(noise, TINY))
-    return np.where(noise > 0, ratios, NO_NOISE_DB)
+    return np.where(noise == 0, NO_NOISE_DB, ratios)
 
 
 def check_products(findings: Sequence[ProductFindings]) -> ProductCheck:

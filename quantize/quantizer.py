@@ -8,6 +8,7 @@ import shlex
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -46,7 +47,7 @@ from quantize.graph_check import (
     compare_float_nodes,
     operators,
 )
-from quantize.integers import check_exact, runs_here, target_of
+from quantize.integers import Integers8, check_exact, runs_here, target_of
 from quantize.post_training import Dynamic, Static
 from quantize.product_check import (
     check_products,
@@ -57,9 +58,9 @@ from quantize.product_check import (
 )
 from quantize.q_bert import QBert
 from quantize.qat import Qat
-from quantize.rounding import with_rounded_weights
+from quantize.rounding import round_weights
 from quantize.sensitivity import Mixed
-from quantize.smoothing import smoothed
+from quantize.smoothing import Smoothing, choose_smoothing, smoothed
 
 logger = logging.getLogger(__name__)
 
@@ -112,11 +113,11 @@ def quantize(
     check_installed(config.runtime)
     if config.scheme != AUTO_SCHEME:
         try:
-            return _quantized(source, task, config, out, write_onnx)
+            return _quantized(source, task, config, out, write_onnx, Fit())
         except REFUSALS as error:
             step = next_command(config, source, task, out)
             raise type(error)(f"{error} {step}") from error
-    tried: list[TriedScheme] = []
+    tried, fit = list[TriedScheme](), Fit()
     for candidate in candidates(config):
         scheme = candidate.scheme
         if candidate.skipped:
@@ -124,7 +125,7 @@ def quantize(
             tried.append(TriedScheme(scheme=scheme, skipped=candidate.skipped))
             continue
         try:
-            return _quantized(source, task, candidate.config, out, write_onnx, tried)
+            return _quantized(source, task, candidate.config, out, write_onnx, fit, tried)
         except REFUSALS as error:
             logger.warning("scheme %s is refused: %s", scheme, error)
             tried.append(TriedScheme(scheme=scheme, refused=str(error)))
@@ -136,12 +137,31 @@ def quantize(
     raise GateError(f"no scheme of auto passes. {reasons} {step}")
 
 
+class Fit:
+    """What is fitted to training texts, once for all schemes that are tried on one source."""
+
+    def __init__(self) -> None:
+        self.smoothing: Smoothing | None = None
+        self.integer_weights: Mapping[str, Integers8] = {}
+
+    def applied(self, context: QuantizationContext) -> QuantizationContext:
+        """Return a context with a smoothed float graph, and with integers of its weights."""
+        if self.smoothing is None:
+            smoothing = choose_smoothing(context)
+            context = smoothed(context, smoothing)
+            self.smoothing, self.integer_weights = smoothing, round_weights(context)
+        else:
+            context = smoothed(context, self.smoothing)
+        return replace(context, integer_weights=self.integer_weights)
+
+
 def _quantized(
     source: Artifact,
     task: Task,
     config: QuantizeConfig,
     out: Path,
     write_onnx: WriteOnnx | None,
+    fit: Fit,
     tried: Sequence[TriedScheme] = (),
 ) -> Artifact:
     """Write an artifact by the scheme of the config; `tried` are earlier refusals."""
@@ -161,7 +181,7 @@ def _quantized(
         paths = (onnx_file(source), work, Path(folder))
         context = QuantizationContext(source, task, config, target, *paths, opened, write_onnx)
         if SCHEMES[config.scheme].fitted:
-            context = with_rounded_weights(smoothed(context))
+            context = fit.applied(context)
         written = WRITERS[config.scheme].write(context, graph)
         quantization = check_graph(context, graph, written, target_name)
         draft.findings = Findings(
@@ -301,8 +321,8 @@ def write_graph(source: Artifact, task: Task, settings: Mapping[str, Any], path:
         paths = (onnx_file(source), path.parent, Path(folder))
         opened = open_classifier(source)
         context = QuantizationContext(source, task, config, target, *paths, opened)
-        if SCHEMES[config.scheme].fitted:
-            context = with_rounded_weights(smoothed(context))
+        if SCHEMES[config.scheme].fitted:  # rounding changes neither size nor speed
+            context = smoothed(context, choose_smoothing(context))
         written = WRITERS[config.scheme].write(context, path)
     if runs_here(name, config.runtime):
         running = operators(path, config.runtime)

@@ -8,14 +8,14 @@ their activations vary together:
 
 The scales are those of rounding to the nearest, so that a graph has the same form and speed.
 Departures: inputs are taken in the order of their activations' size (the authors' code has that as
-`act_order`), and H has a larger share of the identity where the texts have fewer tokens than the
-product has inputs.
+`act_order`), H has a larger share of the identity where the texts have fewer tokens than the
+product has inputs, and the weights of inputs that are always 0 are the nearest integers, not 0.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -52,22 +52,29 @@ class GramMatrix:
         return GramMatrix(self.gram + other.gram, self.tokens + other.tokens)
 
 
-def with_rounded_weights(context: QuantizationContext) -> QuantizationContext:
-    """Return a context with the integers of all products' weights."""
+def round_weights(context: QuantizationContext) -> dict[str, Integers8]:
+    """Return the integers of all products' weights, by the weight's name: (inputs, outputs)."""
     weights = constants_of(onnx.load(context.graph))
     highest = INTEGERS[context.target.weights].highest
     readers: dict[str, list[Product]] = {}
     for product in context.inventory.products:
         readers.setdefault(product.weight, []).append(product)
     grams = gram_matrices(context, context.inventory.products)
+    # query, key and value read one activation, whose matrix is inverted once
+    by_activations: dict[tuple[str, ...], list[str]] = {}
+    for name, products in readers.items():
+        activations = tuple(dict.fromkeys(each.activation for each in products))
+        by_activations.setdefault(activations, []).append(name)
     integers = {}
-    for name, products in track(readers.items(), "round weights", len(readers)):
-        first, *more = (grams[each.activation] for each in products)
-        stored = numpy_helper.to_array(weights[name])
-        columns = stored.T if products[0].transposed else stored
-        scales = weight_scales(columns, highest)
-        integers[name] = compensated(columns, sum(more, first), scales, highest)
-    return replace(context, integer_weights=integers)
+    for activations, names in track(by_activations.items(), "round weights", len(by_activations)):
+        first, *more = (grams[each] for each in activations)
+        compensation = Compensation(sum(more, first))
+        for name in names:
+            stored = numpy_helper.to_array(weights[name])
+            columns = stored.T if readers[name][0].transposed else stored
+            scales = weight_scales(columns, highest)
+            integers[name] = compensation.rounded(columns, scales, highest)
+    return integers
 
 
 def gram_matrices(
@@ -86,39 +93,50 @@ def gram_matrices(
     return found
 
 
-def compensated(
-    weight: FloatArray, seen: GramMatrix, scales: WeightScales, highest: int
-) -> Integers8:
-    """Return the integers of a weight.
+class Compensation:
+    """Rounds weights that multiply one activation.
 
     Args:
-        weight: (inputs, outputs).
-        seen: its activations.
-        scales: what one step of each output is worth, (outputs,).
-        highest: the largest integer, in size.
-
-    Returns:
-        (inputs, outputs)
+        seen: the activation on real text.
     """
-    inputs, outputs = weight.shape
-    diagonal = np.diag(seen.gram).astype(np.float64)
-    if not np.isfinite(seen.gram).all() or not diagonal.any():
-        return _nearest(weight / scales, highest)
-    order = np.argsort(-diagonal, kind="stable")
-    left = weight[order].astype(np.float64)
-    damped = seen.gram[np.ix_(order, order)].astype(np.float64)
-    damped[np.diag_indices(inputs)] += diagonal.mean() * DAMPING * max(1.0, inputs / seen.tokens)
-    factor = cholesky(np.linalg.inv(damped))  # upper
-    made = np.empty((inputs, outputs), dtype=np.int8)
-    for start in range(0, inputs, BLOCK):
-        end = min(start + BLOCK, inputs)
-        lost = np.empty((end - start, outputs))
-        for place in range(start, end):
-            made[order[place]] = rounded = _nearest(left[place] / scales, highest)
-            lost[place - start] = (left[place] - rounded * scales) / factor[place, place]
-            left[place + 1 : end] -= np.outer(factor[place, place + 1 : end], lost[place - start])
-        left[end:] -= factor[start:end, end:].T @ lost
-    return made
+
+    def __init__(self, seen: GramMatrix) -> None:
+        diagonal = np.diag(seen.gram).astype(np.float64)
+        self.order = np.argsort(-diagonal, kind="stable")
+        self.factor: FloatArray | None = None
+        """Upper Cholesky factor of the inverse of H; None where nothing is known."""
+        if np.isfinite(seen.gram).all() and diagonal.any():
+            damped = seen.gram[np.ix_(self.order, self.order)].astype(np.float64)
+            share = DAMPING * max(1.0, len(diagonal) / seen.tokens)
+            damped[np.diag_indices(len(diagonal))] += share * diagonal.mean()
+            self.factor = cholesky(np.linalg.inv(damped))
+
+    def rounded(self, weight: FloatArray, scales: WeightScales, highest: int) -> Integers8:
+        """Return the integers of a weight.
+
+        Args:
+            weight: (inputs, outputs).
+            scales: step of each output, (outputs,).
+            highest: the largest integer, in size.
+
+        Returns:
+            (inputs, outputs)
+        """
+        if self.factor is None:
+            return _nearest(weight / scales, highest)
+        (inputs, outputs), factor = weight.shape, self.factor
+        left = weight[self.order].astype(np.float64)
+        made = np.empty((inputs, outputs), dtype=np.int8)
+        for start in range(0, inputs, BLOCK):
+            end = min(start + BLOCK, inputs)
+            lost = np.empty((end - start, outputs))
+            for place in range(start, end):
+                made[self.order[place]] = integers = _nearest(left[place] / scales, highest)
+                own = (left[place] - integers * scales) / factor[place, place]
+                left[place + 1 : end] -= np.outer(factor[place, place + 1 : end], own)
+                lost[place - start] = own
+            left[end:] -= factor[start:end, end:].T @ lost
+        return made
 
 
 def _nearest(steps: FloatArray, highest: int) -> Integers8:

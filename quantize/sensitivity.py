@@ -289,7 +289,8 @@ def rounding_error(
     """Return the summed squared error of a weight (outputs, inputs) or table (entries, width).
 
     8-bit products have a scale for each output, 4-bit ones for each group of inputs; a table has
-    one.
+    one. An estimate where channels are scaled or rounding is compensated: the order of parts alone
+    depends on it.
     """
     if bits == 8 and node in context.inventory.tables:
         low, high = map(float, weight.aminmax())

@@ -8,10 +8,12 @@ An activation has one scale for all of its channels: where a few are a hundred t
 others, these have few steps left. A weight has a scale for each output, and room for the factors.
 
 Departures. The strength is chosen for each activation: of STRENGTHS, the one whose outputs on
-sampled tokens have the least noise. An activation that gains less than LEAST_GAIN_DB is left as it
-is. No channel gets a factor below the median: one that was quiet in the texts to calibrate on, and
-is loud elsewhere, would take all steps. The factors are a multiplication of their own: the norms
-that they could be folded into are read by the residual connections, too.
+sampled tokens have the least noise, with ranges that clip nothing and weights rounded to the
+nearest. An activation that gains less than LEAST_GAIN_DB is left as it is. No channel gets a factor
+below the median: one that was quiet in the texts to calibrate on, and is loud elsewhere, would take
+all steps. The factors are a multiplication of their own: the norms that they could be folded into
+are read by the residual connections, too. Pooled activations are left out: between the products of
+a head, a multiplication keeps ONNX Runtime from running the first one in integers.
 """
 
 from __future__ import annotations
@@ -28,12 +30,13 @@ import numpy.typing as npt
 import onnx
 from onnx import helper, numpy_helper
 
+from bertender.core.errors import GateError, ModelError
 from bertender.core.progress import track
 from bertender.models.graphs import save_graph
 from bertender.models.onnx_session import MOST_MB, ONNX_NAME
 from quantize.context import QuantizationContext, observed
 from quantize.graph import Product, constants_of, replace_nodes, take_inventory
-from quantize.integers import INTEGERS, Target, affine, weight_scales
+from quantize.integers import INTEGERS, affine, weight_scales
 
 Array = npt.NDArray[np.floating[Any]]
 Factors = Mapping[str, Array]
@@ -47,6 +50,12 @@ TEXTS = 128
 """Training texts that activations are observed on."""
 ROWS = 256
 """Tokens of each activation that noise is measured on."""
+MOST_ROWS = 4 * ROWS
+"""Tokens that are held while texts are read."""
+COMPARED_TEXTS = 16
+TOLERATED = 1e-3
+"""Largest difference of outputs of the smoothed graph, over the largest output."""
+LARGEST_FACTOR = 1e3
 TINY = 1e-20
 """Stands for noise that is 0."""
 QUIETEST = 1e-6
@@ -81,35 +90,79 @@ class Observed:
     """Some tokens: (rows, inputs)."""
 
 
-def smoothed(context: QuantizationContext) -> QuantizationContext:
-    """Return a context with a smoothed float graph, which computes what it did before.
+@dataclass(frozen=True)
+class Smoothing:
+    """The factors of a graph's activations."""
 
-    Where nothing is gained, this is the same context.
-    """
+    factors: Factors
+    gains_db: Mapping[str, float]
+    """Activation -> how much less noise its products have."""
+
+
+def choose_smoothing(context: QuantizationContext) -> Smoothing:
+    """Return the factors of the activations that gain from them."""
     model = onnx.load(context.graph)
     groups = groups_of(context.inventory.products, model)
     seen = observe(context, groups)
     weights = constants_of(model)
+    highest = INTEGERS[context.target.weights].highest
     factors, gains = dict[str, Array](), dict[str, float]()
     for group in track(groups, "smooth", len(groups)):
-        found, gain_db = choose_factors(group, seen, weights, context.target)
+        found, gain_db = choose_factors(group, seen, weights, highest)
         if gain_db >= LEAST_GAIN_DB:
             factors |= dict.fromkeys(group.activations, found)
             gains |= dict.fromkeys(group.activations, gain_db)
-    if not factors:
+    return Smoothing(factors, gains)
+
+
+def smoothed(context: QuantizationContext, smoothing: Smoothing) -> QuantizationContext:
+    """Return a context with a smoothed float graph; the same one where there are no factors.
+
+    Raises:
+        GateError: the graph does not compute what it did before.
+    """
+    if not smoothing.factors:
         return context
-    graph = write_smoothed(context.graph, factors, context.folder)
-    return replace(context, graph=graph, smoothing_db=gains)
+    graph = write_smoothed(context.graph, smoothing.factors, context.folder)
+    check_same(context, graph)
+    return replace(context, graph=graph, smoothing_db=smoothing.gains_db)
+
+
+def check_same(context: QuantizationContext, graph: Path) -> None:
+    """Raise GateError where a graph's outputs on some texts differ from the float graph's."""
+    names = [each.name for each in onnx.load(graph, load_external_data=False).graph.output]
+    texts = context.texts(COMPARED_TEXTS, "compare")
+    pairs = zip(*(observed(each, names, texts) for each in (context.graph, graph)), strict=True)
+    for before, after in pairs:
+        for name in names:
+            size = np.abs(before[name]).max()
+            if not np.abs(after[name] - before[name]).max() <= TOLERATED * size:
+                raise GateError(
+                    f"{name} of the graph with scaled channels differs from the float graph by "
+                    f"more than {TOLERATED:g} of the largest. Export the model again."
+                )
 
 
 def smoothed_like(float_graph: Path, quantized_graph: Path, folder: Path) -> Path:
-    """Return the float graph with the factors of a quantized one: the same file, or a new one."""
+    """Return the float graph with the factors of a quantized one: the same file, or a new one.
+
+    Raises:
+        ModelError: factors are no positive numbers, or none of this graph's.
+    """
     factors = factors_in(quantized_graph)
+    inputs = {each.activation: each.inputs for each in take_inventory(float_graph).products}
+    for name, found in factors.items():
+        if found.shape != (inputs.get(name),) or not (np.isfinite(found) & (found > 0)).all():
+            raise ModelError(
+                f"the factors of {name!r} in {quantized_graph} are damaged, or of another float "
+                "graph. Quantize the float graph again."
+            )
     return write_smoothed(float_graph, factors, folder) if factors else float_graph
 
 
 def groups_of(products: Sequence[Product], model: onnx.ModelProto) -> list[Group]:
-    """Return the groups of products whose weights nothing else of the graph reads."""
+    """Return the groups of products of tokens whose weights nothing else of the graph reads."""
+    products = [each for each in products if not each.is_gemm]
     merged: list[tuple[Product, ...]] = []
     for product in products:
         alike = [
@@ -143,6 +196,7 @@ def observe(context: QuantizationContext, groups: Sequence[Group]) -> dict[str, 
             if before := seen.get(name):
                 low, high = np.minimum(low, before.low), np.maximum(high, before.high)
                 some = np.concatenate([before.rows, some])
+                some = some[::2] if len(some) > MOST_ROWS else some
             seen[name] = Observed(low, high, some)
     return {name: replace(each, rows=_spread(each.rows)) for name, each in seen.items()}
 
@@ -155,7 +209,7 @@ def choose_factors(
     group: Group,
     seen: Mapping[str, Observed],
     weights: Mapping[str, onnx.TensorProto],
-    target: Target,
+    highest: int,
 ) -> tuple[Array, float]:
     """Return the factors of a group with the least noise, and by how many decibels it is less.
 
@@ -163,9 +217,8 @@ def choose_factors(
         group: the products.
         seen: their activations.
         weights: the graph's constants.
-        target: its integers are those of activations and weights.
+        highest: the largest integer of a weight.
     """
-    integers, highest = INTEGERS[target.activations], INTEGERS[target.weights].highest
     loudest = np.maximum.reduce(
         [np.maximum(np.abs(seen[name].low), np.abs(seen[name].high)) for name in group.activations]
     )
@@ -190,9 +243,8 @@ def choose_factors(
         lost = 0.0
         for activation in group.activations:
             on = seen[activation]
-            scale = affine(
-                float((on.low / factors).min()), float((on.high / factors).max()), integers
-            )
+            low, high = float((on.low / factors).min()), float((on.high / factors).max())
+            scale = affine(low, high, INTEGERS["uint8"])
             rows = scale.rounded(on.rows / factors).astype(np.float32)
             for product in group.products_of(activation):
                 wanted = on.rows @ columns[product.weight]
@@ -200,6 +252,8 @@ def choose_factors(
         return lost
 
     heaviest = np.maximum.reduce([np.abs(matrix).max(axis=1) for matrix in columns.values()])
+    if not 0 < heaviest.max() < np.inf:
+        return none, 0.0
     tried = [_factors(loudest, heaviest, strength) for strength in STRENGTHS]
     lost = [noise(factors) for factors in tried]
     best = int(np.argmin(lost))
@@ -211,8 +265,8 @@ def _factors(loudest: Array, heaviest: Array, strength: float) -> Array:
     loud = np.maximum(loudest, QUIETEST * loudest.max())
     heavy = np.maximum(heaviest, QUIETEST * heaviest.max())
     factors = loud**strength / heavy ** (1 - strength)
-    median = np.median(factors)
-    return np.asarray(np.maximum(factors / median, 1), dtype=np.float32)
+    median = np.median(factors[loudest > QUIETEST * loudest.max()])  # of those that were heard
+    return np.asarray(np.clip(factors / median, 1, LARGEST_FACTOR), dtype=np.float32)
 
 
 def _rounded_weight(weight: Array, highest: int) -> Array:

@@ -245,10 +245,9 @@ def quantization_lines(findings: Findings) -> list[str]:
             f"weights of products in the file: {shown}, the others of 8; they are multiplied in 8"
         )
     if found.smoothing_db:
-        least, most = min(found.smoothing_db.values()), max(found.smoothing_db.values())
         lines.append(
-            f"{len(found.smoothing_db)} activations have loud channels, which are scaled: "
-            f"{least:.0f} to {most:.0f} dB less noise"
+            f"activations whose outlier channels are scaled: {len(found.smoothing_db)}, by which "
+            f"their products have at least {min(found.smoothing_db.values()):.0f} dB less noise"
         )
     if found.fused_attentions is not None:
         lines.append(f"attentions that are one operator: {found.fused_attentions}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ from bertender.core.artifact import Artifact
 from bertender.tasks.task import Task
 from quantize.graph import constants_of
 from quantize.integers import weight_scales
-from quantize.rounding import GramMatrix, compensated, with_rounded_weights
+from quantize.rounding import Compensation, GramMatrix, round_weights
 from tests.quantize.contexts import context_of, write
 
 HIGHEST = 127
@@ -26,13 +27,13 @@ def nearest(weight: np.ndarray, scales: np.ndarray) -> np.ndarray:
 def test_the_second_of_two_equal_inputs_carries_what_the_first_one_lost() -> None:
     """0.4 and 0.4 are 0 and 0 to the nearest; of equal inputs only the sum counts, which is 0.8."""
     weight, gram = np.array([[0.4], [0.4]]), GramMatrix(np.ones((2, 2)), tokens=2)
-    assert compensated(weight, gram, np.ones(1), HIGHEST).tolist() == [[0], [1]]
+    assert Compensation(gram).rounded(weight, np.ones(1), HIGHEST).tolist() == [[0], [1]]
 
 
 def test_inputs_that_do_not_vary_together_are_rounded_to_the_nearest() -> None:
     weight = np.random.default_rng(0).normal(size=(300, 8))
     scales = weight_scales(weight, HIGHEST)
-    made = compensated(weight, GramMatrix(np.eye(300), tokens=300), scales, HIGHEST)
+    made = Compensation(GramMatrix(np.eye(300), tokens=300)).rounded(weight, scales, HIGHEST)
     assert (made == nearest(weight, scales)).all()
 
 
@@ -43,7 +44,7 @@ def test_outputs_of_inputs_that_vary_together_have_less_error(tokens: int) -> No
     rows, unseen = (drawn.normal(size=(count, 300)) @ mixed.T for count in (tokens, 500))
     weight = drawn.normal(size=(300, 8))
     scales = weight_scales(weight, HIGHEST)
-    made = compensated(weight, GramMatrix(rows.T @ rows, tokens), scales, HIGHEST)
+    made = Compensation(GramMatrix(rows.T @ rows, tokens)).rounded(weight, scales, HIGHEST)
 
     def error(integers: np.ndarray) -> float:
         return float(np.square(unseen @ (integers * scales - weight)).sum())
@@ -56,7 +57,9 @@ def test_outputs_of_inputs_that_vary_together_have_less_error(tokens: int) -> No
 def test_where_nothing_is_known_each_weight_is_the_nearest(value: float) -> None:
     weight = np.random.default_rng(0).normal(size=(4, 2))
     scales = weight_scales(weight, HIGHEST)
-    made = compensated(weight, GramMatrix(np.full((4, 4), value), tokens=4), scales, HIGHEST)
+    made = Compensation(GramMatrix(np.full((4, 4), value), tokens=4)).rounded(
+        weight, scales, HIGHEST
+    )
     assert (made == nearest(weight, scales)).all()
 
 
@@ -65,11 +68,9 @@ def test_where_nothing_is_known_each_weight_is_the_nearest(value: float) -> None
 def test_a_graph_has_these_integers(
     scheme: str, target: str, float_model: Artifact, task: Task, tmp_path: Path
 ) -> None:
-    context = with_rounded_weights(
-        context_of(float_model, task, tmp_path, target, scheme=scheme, calibration_texts=8)
-        if scheme == "static"
-        else context_of(float_model, task, tmp_path, target, scheme=scheme)
-    )
+    few = {"calibration_texts": 8} if scheme == "static" else {}
+    context = context_of(float_model, task, tmp_path, target, scheme=scheme, **few)
+    context = replace(context, integer_weights=round_weights(context))
     write(scheme, context, tmp_path / "model.onnx")
     constants = constants_of(onnx.load(tmp_path / "model.onnx"))
     floats = constants_of(onnx.load(context.graph))

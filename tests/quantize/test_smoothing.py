@@ -8,18 +8,19 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+import torch
 from onnx import helper, numpy_helper
 
 from bertender.comparison.accuracy import predict
 from bertender.core.artifact import Artifact
+from bertender.core.errors import ModelError
 from bertender.models.classifier import onnx_file
 from bertender.tasks.task import Task
 from export.config import ExportConfig
 from export.exporter import export
 from quantize.config import SCHEMES
 from quantize.graph import Product, constants_of, take_inventory
-from quantize.graph_check import graph_failures
-from quantize.integers import TARGETS
+from quantize.graph_check import check_kernels, graph_failures, operators
 from quantize.quantizer import quantize
 from quantize.smoothing import (
     INVERSE,
@@ -27,11 +28,13 @@ from quantize.smoothing import (
     Group,
     Observed,
     choose_factors,
+    choose_smoothing,
     factors_in,
     groups_of,
     smoothed,
+    smoothed_like,
 )
-from tests.quantize.contexts import config_of, context_of
+from tests.quantize.contexts import HERE, config_of, context_of, write
 from tests.quick import quick
 from tests.toy_models import save_artifact, tiny_classifier
 
@@ -64,7 +67,7 @@ def loud(task: Task, tmp_path_factory: pytest.TempPathFactory) -> Artifact:
 
 def test_the_float_graph_computes_what_it_did(loud: Artifact, task: Task, tmp_path: Path) -> None:
     context = context_of(loud, task, tmp_path)
-    made = smoothed(context)
+    made = smoothed(context, choose_smoothing(context))
     assert made.graph != context.graph
     before = np.asarray(predict(context.classifier, task.dev.examples))
     after = np.asarray(predict(context.opened(made.graph), task.dev.examples))
@@ -74,7 +77,8 @@ def test_the_float_graph_computes_what_it_did(loud: Artifact, task: Task, tmp_pa
 def test_the_loud_neuron_gets_the_largest_factor(
     loud: Artifact, task: Task, tmp_path: Path
 ) -> None:
-    made = smoothed(context_of(loud, task, tmp_path))
+    context = context_of(loud, task, tmp_path)
+    made = smoothed(context, choose_smoothing(context))
     neurons = tiny_classifier("bert").config.intermediate_size
     of_neurons = [each for each in factors_in(made.graph).values() if len(each) == neurons]
     assert len(of_neurons) == 4  # layers
@@ -112,7 +116,7 @@ def observed(rows: np.ndarray) -> Observed:
 def choose(rows: np.ndarray, weight: np.ndarray) -> tuple[np.ndarray, float]:
     group = Group((Product("node", "x", "w", *weight.shape, transposed=False, is_gemm=False),))
     weights = {"w": numpy_helper.from_array(weight, "w")}
-    return choose_factors(group, {"x": observed(rows)}, weights, TARGETS["vnni"])
+    return choose_factors(group, {"x": observed(rows)}, weights, highest=127)
 
 
 def test_channels_of_equal_loudness_gain_nothing() -> None:
@@ -151,6 +155,52 @@ def test_what_is_no_number_is_left_for_the_gates(value: float) -> None:
     assert (factors == 1).all()
 
 
+@pytest.mark.parametrize("value", [0.0, np.nan, np.inf])
+def test_a_weight_of_zeros_or_of_no_numbers_is_left(value: float) -> None:
+    rows = np.random.default_rng(0).uniform(-1, 1, (64, 8)).astype(np.float32)
+    rows[:, LOUD] *= 100
+    factors, gain = choose(rows, np.full((8, 4), value, dtype=np.float32))
+    assert gain == 0
+    assert (factors == 1).all()
+
+
+def test_factors_are_bounded_where_most_channels_are_silent() -> None:
+    """One of them may be heard in other texts, and would take all steps."""
+    rows = np.zeros((64, 8), dtype=np.float32)
+    rows[:, :2] = np.random.default_rng(0).uniform(1, 100, (64, 2))
+    factors, _ = choose(rows, np.ones((8, 4), dtype=np.float32))
+    assert factors.max() < 10
+
+
+@pytest.mark.parametrize("value", [0.0, np.nan, np.inf, -1.0])
+def test_a_damaged_factor_is_an_error(
+    value: float, loud: Artifact, task: Task, tmp_path: Path
+) -> None:
+    context = context_of(loud, task, tmp_path)
+    made = smoothed(context, choose_smoothing(context))
+    model = onnx.load(made.graph)
+    constant = next(each for each in model.graph.initializer if each.name.endswith(INVERSE))
+    wrong = numpy_helper.to_array(constant).copy()
+    wrong[0] = value
+    constant.CopyFrom(numpy_helper.from_array(wrong, constant.name))
+    onnx.save(model, made.graph)
+    with pytest.raises(ModelError, match="are damaged"):
+        smoothed_like(onnx_file(loud), made.graph, tmp_path / "again")
+
+
+def test_a_head_of_two_products_still_runs_in_integers(task: Task, tmp_path: Path) -> None:
+    """Between them stands a ReLU, which ONNX Runtime fuses with the first one."""
+    model = tiny_classifier("distilbert", pad_token_id=0)
+    with torch.no_grad():
+        model.pre_classifier.weight[LOUD] *= LOUDER
+        model.classifier.weight[:, LOUD] /= LOUDER
+    source = save_artifact(model, task, tmp_path / "torch")
+    floats = export(source, task, ExportConfig(), tmp_path / "onnx")
+    context = context_of(floats, task, tmp_path, HERE, scheme="static", calibration_texts=32)
+    written = write("static", smoothed(context, choose_smoothing(context)), tmp_path / "model.onnx")
+    check_kernels(operators(tmp_path / "model.onnx"), len(written.quantized))
+
+
 def product(node: str, activation: str, weight: str) -> Product:
     return Product(node, activation, weight, 4, 4, transposed=False, is_gemm=False)
 
@@ -177,7 +227,8 @@ def test_a_weight_that_something_else_reads_is_left() -> None:
 
 def test_layers_that_share_weights_share_factors(task: Task, tmp_path: Path) -> None:
     source = exported("albert", task, tmp_path / "albert")
-    made = smoothed(context_of(source, task, tmp_path))
+    context = context_of(source, task, tmp_path)
+    made = smoothed(context, choose_smoothing(context))
     found = factors_in(made.graph)
     assert found
     weights = constants_of(onnx.load(onnx_file(source)))
