@@ -85,9 +85,10 @@ def table(runs: Sequence[Run]) -> Table:
             rows.append([f"`{name}`", megabytes(row), faster, *changes])
     sets = [f"{titled(run).split(',')[0]}, points" for run in runs]
     floats = first.rows[0]
+    layers, name = first.about.get("layers", 6), titled(first).split(",")[0]
     note = (
-        f"6 layers; float32 has {megabytes(floats)} MB and takes {single_ms(floats)} ms for one "
-        f"text. Times as fast: one text of {titled(first).split(',')[0]}. Brackets are 95 % "
-        f"intervals. {machine(first)}."
+        f"{layers} layers; float32 has {megabytes(floats)} MB and takes {single_ms(floats)} ms for "
+        f"one text. Times as fast: one text of {name}. Brackets are 95 % intervals. "
+        f"{machine(first)}."
     )
     return Table(["Scheme", "MB", "Times as fast", *sets], rows, note)

@@ -62,6 +62,7 @@ MEASURED: Mapping[str, tuple[str, Write]] = {
     "few-labels": ("few-labels", methods.labels_table),
     "training": ("training", training.table),
     "quantization": ("quantization", quantization.table),
+    "twelve-layers": ("twelve-layers", quantization.table),
     "gate": ("gate", gate.table),
     "runtimes": ("runtimes", runtimes.table),
     "runtimes-deep": ("runtimes-deep", runtimes.table),
