@@ -39,7 +39,7 @@ layers:
 	$(BIN)/lint-imports
 
 # three workers for two cores, as tests wait for servers; the tests of a file share what its fixtures
-# make; in the order of collection, in which files of servers, which wait, stand among the others.
+# make; in the order of folders, so that no long file of few tests comes last.
 # What Python compiles is kept: each server and command that a test starts would compile it again
 PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
 

@@ -7,7 +7,7 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -34,8 +34,6 @@ from bertender.tasks.task import Task
 from quantize import integers
 from serve.server.wheels import why_not_here
 from tests.quick import repeats
-
-SERVING = Path(__file__).parent / "serve"
 
 # no test times what it calls: a machine that is busy is no fault of the code
 settings.register_profile("no deadline", deadline=None)
@@ -219,22 +217,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for item in items:
             if item.get_closest_marker("server") and "embedded" not in item.name:
                 item.add_marker(pytest.mark.skip(reason=reason))
-    items[:] = interleaved(items)
-
-
-def interleaved(items: Sequence[pytest.Item]) -> list[pytest.Item]:
-    """Return the tests with the files of servers, which wait, spread evenly among the others."""
-    files: dict[Path, list[pytest.Item]] = {}
-    for item in items:
-        files.setdefault(item.path, []).append(item)
-    waiting = [path for path in files if SERVING in path.parents]
-    others = [path for path in files if SERVING not in path.parents]
-    places = {
-        path: (place + 0.5) / len(part)
-        for part in (waiting, others)
-        for place, path in enumerate(part)
-    }
-    return [item for path in sorted(files, key=places.__getitem__) for item in files[path]]
 
 
 @pytest.hookimpl(wrapper=True)
