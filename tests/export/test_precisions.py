@@ -88,7 +88,7 @@ def test_weights_of_16_bits_are_not_quantized(
     precision: str, teacher: Artifact, task: Task, tmp_path: Path
 ) -> None:
     artifact = export(teacher, task, ExportConfig(precision=precision), tmp_path / "onnx")
-    with pytest.raises(ModelError, match=f"is {precision} already; give the float32 one"):
+    with pytest.raises(ModelError, match=f"is {precision} already. Give the float32 artifact"):
         quantize(artifact, task, QuantizeConfig(), tmp_path / "int8")
 
 

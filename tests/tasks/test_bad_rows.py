@@ -98,7 +98,7 @@ def test_a_label_that_training_never_had(suffix: str, tmp_path: Path) -> None:
     dev = WRITERS[suffix](tmp_path / f"dev{suffix}", [*DEV, {"text": "so so", "label": "meh"}])
     task = load_files(TaskConfig(train=train, dev=dev, skip_bad_rows=True))
     assert len(task.dev) == len(DEV)
-    assert task.left_out is not None and "'meh' is none" in task.left_out.first[0].reason
+    assert task.left_out is not None and "'meh' is not one of" in task.left_out.first[0].reason
 
 
 def test_parquet_with_text_that_is_not_utf8(tmp_path: Path) -> None:

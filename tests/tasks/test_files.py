@@ -156,7 +156,7 @@ def test_bad_values(files: Pair, suffix: str, row: dict[str, Any], message: str,
 def test_label_that_training_never_had(files: Pair, suffix: str) -> None:
     config = files(suffix, dev=[*DEV, {"text": "so so", "label": "meh"}])
     with pytest.raises(
-        DataError, match=r"column 'label': label 'meh' is none .* 'neg', 'pos'"
+        DataError, match=r"column 'label': label 'meh' is not one of .* 'neg', 'pos'"
     ) as e:
         load_files(config)
     assert str(config.dev) in str(e.value) and str(config.train) in str(e.value)
