@@ -15,7 +15,7 @@ from onnx.external_data_helper import ExternalDataInfo, set_external_data, uses_
 
 from bertender.core.errors import ModelError
 from bertender.core.progress import quiet_tools
-from bertender.models.onnx_session import ONNX_DATA_NAME, RUNTIME_DOMAIN
+from bertender.models.onnx_session import ERRORS_ONLY, ONNX_DATA_NAME, RUNTIME_DOMAIN
 
 PATTERNS = "bert"
 """The optimizer's name for the patterns of encoders."""
@@ -108,6 +108,8 @@ def optimized(graph: Path, *, fuse: bool, only: str | None = None) -> onnx.Model
         fuse: whether to make single operators of many.
         only: the one option of FusionOptions that is enabled; None leaves them as they are.
     """
+    import onnxruntime
+
     # loaded here, because it takes a second that other commands need not wait
     from onnxruntime.transformers.fusion_options import FusionOptions
     from onnxruntime.transformers.optimizer import optimize_model
@@ -121,6 +123,8 @@ def optimized(graph: Path, *, fuse: bool, only: str | None = None) -> onnx.Model
     if only is not None:
         for name in [name for name in vars(options) if name.startswith("enable_")]:
             setattr(options, name, name == only)
+    # its own sessions would warn of each constant that a fusion leaves without a reader
+    onnxruntime.set_default_logger_severity(ERRORS_ONLY)
     with quiet_tools():  # they expect all layers to have equal heads
         optimizer = optimize_model(
             str(graph),

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 from onnx import numpy_helper
 
@@ -330,3 +331,13 @@ def test_where_there_is_none_nothing_is_written(
 def test_who_does_not_read_it_says_so(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         QuantizeConfig(**settings, fused_attention=True).check_rules()
+
+
+def test_no_warning_of_a_library_is_shown(
+    float_model: Artifact, task: Task, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """ONNX Runtime would name each constant that a fusion leaves without a reader."""
+    context = context_of(float_model, task, tmp_path, scheme="dynamic", fused_attention=True)
+    onnxruntime.set_default_logger_severity(2)  # warnings, as in a new process
+    write_dynamic(context, tmp_path / "model.onnx")
+    assert "Removing initializer" not in capfd.readouterr().err
