@@ -37,12 +37,14 @@ from bertender.problems.single_label_classification import SINGLE_LABEL
 from bertender.tasks.task import Split, Task
 from bertender.text.batch import Batch, Encode, Example
 from quantize.config import QuantizeConfig
-from quantize.graph import Inventory, open_watched, take_inventory
+from quantize.graph import Inventory, Product, open_watched, take_inventory
 from quantize.integers import Histogram, Integers8, Range, Target
 
 FloatArray = npt.NDArray[np.float32]
 BINS = 2048
 TOKENS_PER_BATCH = 2048
+FITTED_TEXTS = 128
+"""Training texts that channels are scaled and weights rounded for."""
 
 
 @dataclass(frozen=True)
@@ -93,6 +95,17 @@ def observed(
                 else array.reshape(-1)  # a pooled (batch, hidden)
                 for name, array in zip(names, arrays, strict=True)
             }
+
+
+def observed_rows(
+    context: QuantizationContext, products: Sequence[Product]
+) -> Iterator[tuple[str, FloatArray]]:
+    """Yield the activations of products on training texts, batch by batch: (tokens, inputs)."""
+    inputs = {each.activation: each.inputs for each in products}
+    texts = context.texts(FITTED_TEXTS, "observe activations")
+    for values in observed(context.graph, [*inputs], texts) if inputs else ():
+        for name, array in values.items():
+            yield name, array.reshape(-1, inputs[name])
 
 
 def histograms(graph: Path, tensors: Sequence[str], batches: Batches) -> dict[str, Histogram]:

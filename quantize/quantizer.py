@@ -134,7 +134,7 @@ def quantize(
         for each in tried
     )
     step = next_command(candidate.config, source, task, out)
-    raise GateError(f"no scheme of auto passes. {reasons} {step}")
+    raise GateError(f"none of the default schemes passes. {reasons} {step}")
 
 
 class Fit:
@@ -142,16 +142,15 @@ class Fit:
 
     def __init__(self) -> None:
         self.smoothing: Smoothing | None = None
-        self.integer_weights: Mapping[str, Integers8] = {}
+        self.integer_weights: Mapping[str, Integers8] | None = None
 
     def applied(self, context: QuantizationContext) -> QuantizationContext:
         """Return a context with a smoothed float graph, and with integers of its weights."""
         if self.smoothing is None:
-            smoothing = choose_smoothing(context)
-            context = smoothed(context, smoothing)
-            self.smoothing, self.integer_weights = smoothing, round_weights(context)
-        else:
-            context = smoothed(context, self.smoothing)
+            self.smoothing = choose_smoothing(context)
+        context = smoothed(context, self.smoothing)
+        if self.integer_weights is None:
+            self.integer_weights = round_weights(context)
         return replace(context, integer_weights=self.integer_weights)
 
 

@@ -25,14 +25,11 @@ from onnx import numpy_helper
 from scipy.linalg import cholesky
 
 from bertender.core.progress import track
-from quantize.context import QuantizationContext, observed
+from quantize.context import QuantizationContext, observed_rows
 from quantize.graph import Product, constants_of
 from quantize.integers import INTEGERS, Integers8, WeightScales, weight_scales
 
 FloatArray = npt.NDArray[np.floating[Any]]
-TEXTS = 128
-"""Training texts that weights are rounded for."""
-
 BLOCK = 128
 """Inputs whose losses are taken from the later ones at once."""
 DAMPING = 0.01
@@ -81,15 +78,10 @@ def gram_matrices(
     context: QuantizationContext, products: Sequence[Product]
 ) -> dict[str, GramMatrix]:
     """Return the Gram matrices of products' activations on training texts, by the tensor's name."""
-    inputs = {each.activation: each.inputs for each in products}
     found: dict[str, GramMatrix] = {}
-    if not inputs:
-        return found
-    for values in observed(context.graph, [*inputs], context.texts(TEXTS, "observe activations")):
-        for name, array in values.items():
-            rows = array.reshape(-1, inputs[name])
-            seen = GramMatrix(rows.T @ rows, len(rows))
-            found[name] = found[name] + seen if name in found else seen
+    for name, rows in observed_rows(context, products):
+        seen = GramMatrix(rows.T @ rows, len(rows))
+        found[name] = found[name] + seen if name in found else seen
     return found
 
 

@@ -330,8 +330,8 @@ def check_varied(
 ) -> None:
     """Raise ConstantError where a trained model has learned nothing but one label.
 
-    Noise gives several answers too: a model with several is compared with the best constant answer,
-    and a warning is logged where it is no better than that answer's 95 % interval. Heads are
+    Noise gives several answers, too. A model with several is compared with the best constant
+    answer; a warning is logged if its score is within that answer's 95 % interval. Heads are
     compared one by one, since their mean hides a bad one.
 
     Args:

@@ -3,8 +3,8 @@
 A model gives two logits to each token of the context: that an answer starts there, and that it ends
 there. The first token ([CLS]) stands for "no answer" (Devlin et al. 2018, arXiv 1810.04805, section
 4.3). Its sum must be below that of an answer by a threshold, which is fitted on data and stored in
-the card; where every question of the data has an answer, there is no threshold, and the model
-always answers. Of several windows, the best answer counts.
+the card. If every question of the data has an answer, no threshold is fitted, and the model always
+answers. Of several windows, the best answer counts.
 """
 
 from __future__ import annotations

@@ -131,8 +131,8 @@ class Ranking(TextProblem[Relevances]):
         if len(more) < 2:
             raise CellError(
                 more[0],
-                "there is no column of relevances. Name one by --label-column, or give a column "
-                f"{POSITIVE!r} and one, or several, of negatives",
+                "the file has no column of relevances. Name one by --label-column, or give a "
+                f"column {POSITIVE!r} and one, or several, of negatives",
             )
         counts = [len(each) for each in passages]
         truth = (*[1.0] * counts[0], *[0.0] * sum(counts[1:]))

@@ -202,7 +202,7 @@ def _bio(tags: Tags, begins_inside: bool) -> Iterator[str]:
             before = tags[word - 1] if word else OUTSIDE
             raise UnusableTagError(
                 word,
-                f"{tag!r} follows {before!r}, where there is no entity to continue. Tag the first "
+                f"{tag!r} follows {before!r} and continues no entity. Tag the first "
                 f"word of an entity {_joined(BEGIN, parsed.entity)!r}",
             )
 

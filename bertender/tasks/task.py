@@ -422,7 +422,7 @@ def part(
         share: 0 for none, None for the default.
         name: of the task, for messages.
         problem: what the examples are labelled with.
-        kind: of the file: validation texts come from a held-out one where there is no other.
+        kind: of the file; validation texts come from the held-out file if it is the only one.
 
     Raises:
         ConfigError: an explicit share is fewer than LEAST_TEXTS.

@@ -141,14 +141,14 @@ class TaskTrainingConfig(TrainingConfig):
             validated: there are validation texts; else the held-out ones would choose.
 
         Raises:
-            ConfigError: `patience`, and the last epoch is kept for want of validation texts.
+            ConfigError: `patience` is set without validation texts, so that the last epoch is kept.
         """
         best = self.keep == "best" or (self.keep is None and validated)
         if self.patience is not None and not best:
             raise ConfigError(
                 f"patience={self.patience}: there are no validation texts (--select), so "
-                "that the last epoch is kept. Set a share apart, or add --keep best, and the "
-                "held-out texts choose and score."
+                "the last epoch is kept. Set a share apart, or add --keep best: then the held-out "
+                "texts both choose and score."
             )
         return Keeping(best, self.patience)
 

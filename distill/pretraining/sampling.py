@@ -58,7 +58,7 @@ class Segmenter(ABC):
         self.tokens = {number: token for token, number in self.numbers.items()}
 
     def split(self, ids: list[int], draw: Random) -> list[int]:
-        """Return a random segmentation of a word; the same one where there is no other.
+        """Return a random segmentation of a word; its only one if it has one.
 
         Args:
             ids: tokens of the word, none of them special.

@@ -127,7 +127,7 @@ WRONG = {
     "an empty list": {"query": "q", "passages": [], "relevance": []},
     "is neither a text nor a list of texts": {"query": "q", "passages": 3, "relevance": 1},
     "has the relevances 0 and 1": listed([0, 1], "red", "red"),
-    "there is no column of relevances": {"query": "q", "passages": ["a", "b"]},
+    "the file has no column of relevances": {"query": "q", "passages": ["a", "b"]},
     "empty": listed([0, 1], "red", " "),
 }
 

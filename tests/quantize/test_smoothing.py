@@ -109,6 +109,19 @@ def test_a_wrong_factor_is_found(loud: Artifact, task: Task, tmp_path: Path) -> 
     assert "weights_gain" in failure or "weights_snr_db" in failure
 
 
+def test_a_product_of_no_numbers_is_not_one_without_noise(
+    loud: Artifact, task: Task, tmp_path: Path
+) -> None:
+    made = quantize(loud, task, config_of("dynamic"), tmp_path / "int8")
+    model = onnx.load(onnx_file(made))
+    product = take_inventory(onnx_file(loud)).products[0]
+    constant = constants_of(model)[f"{product.weight}_scale"]
+    wrong = np.full_like(numpy_helper.to_array(constant), np.nan)
+    constant.CopyFrom(numpy_helper.from_array(wrong, constant.name))
+    onnx.save(model, onnx_file(made))
+    assert product.node in graph_failures(loud, made, task)[0]
+
+
 def observed(rows: np.ndarray) -> Observed:
     return Observed(rows.min(axis=0), rows.max(axis=0), rows)
 
