@@ -18,6 +18,9 @@ from pathlib import Path, PurePosixPath
 CGROUPS = "sys/fs/cgroup"
 THREADS = "OMP_NUM_THREADS"
 
+M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD = -1, -2, -3
+"""Parameters of glibc's `mallopt`, by their numbers in malloc.h."""
+
 
 def usable_cores(root: Path = Path("/")) -> int:
     """Return how many cores' worth of threads is of use, at least 1.
@@ -43,6 +46,13 @@ def threads_by_default() -> int:
     """
     first = os.environ.get(THREADS, "").partition(",")[0].strip()
     return int(first) if first.isdecimal() else 0
+
+
+def set_allocator(parameters: Mapping[int, int]) -> None:
+    """Set bytes of `mallopt` for the rest of this process; nothing where the C library has none."""
+    if (mallopt := getattr(ctypes.CDLL(None), "mallopt", None)) is not None:
+        for parameter, value in parameters.items():
+            mallopt(parameter, value)
 
 
 def _quotas(root: Path) -> Iterator[float]:

@@ -7,7 +7,6 @@ end.
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import errno
 import logging
 import socket
@@ -23,6 +22,7 @@ import uvloop
 
 from bertender.core.artifact import GOLDEN_NAME, Artifact, read_golden
 from bertender.core.errors import BertenderError, ConfigError, ServingError
+from bertender.core.hardware import M_MMAP_THRESHOLD, set_allocator
 from bertender.problems import PROBLEMS
 from bertender.text.batch import Tokenize
 from bertender.text.tokenizer import open_tokenizer
@@ -46,9 +46,8 @@ logger = logging.getLogger(__name__)
 POLL_S = 0.05
 QUIET_S = 1.0
 """Longer than a request takes from a client to the door."""
-M_MMAP_THRESHOLD = -3
-"""M_MMAP_THRESHOLD of glibc: larger blocks return to the system when they are freed."""
 LARGE_BYTES = 128 * 1024
+"""Larger blocks return to the system when they are freed."""
 CLOSE_S = 2.0
 """Longest wait for connections to close once nothing is in flight."""
 
@@ -69,8 +68,7 @@ def engine_of(repository: Path, config: ServeConfig, workspace: Workspace) -> En
 def run(serving: Coroutine[Any, Any, None]) -> None:
     """Run a door in an event loop of its own."""
     # glibc would adapt to the first large body, and keep the memory of later ones
-    if (mallopt := getattr(ctypes.CDLL(None), "mallopt", None)) is not None:
-        mallopt(M_MMAP_THRESHOLD, LARGE_BYTES)
+    set_allocator({M_MMAP_THRESHOLD: LARGE_BYTES})
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(serving)
 
