@@ -111,11 +111,6 @@ class Candidate(Variant):
         return start.encoder is not None or not start.layers or self.layers < start.layers
 
     @property
-    def is_pruned(self) -> bool:
-        """Whether anything is cut."""
-        return bool(self.heads or self.ffn or self.vocab)
-
-    @property
     def remaining(self) -> float:
         """The layers' weights that remain, in whole layers: a third is attention's."""
         return self.layers * ((1 - self.heads) / 3 + 2 * (1 - self.ffn) / 3)

@@ -58,20 +58,29 @@ Train = Callable[[CandidateResult, float, int], Round]
 """(candidate, share of the texts, number of the round) -> its training"""
 
 
-def student_steps(candidate: Candidate, config: CompressConfig, unlabelled: int) -> list[Step]:
+def student_steps(
+    candidate: Candidate, config: CompressConfig, unlabelled: int, *, cut_last: bool = False
+) -> list[Step]:
     """Return the steps that train a candidate: distilling and pruning, or those that it has.
+
+    A smaller vocabulary is learned with from the first step, where the method allows it: one that
+    is cut from a trained student costs some of what was learned.
 
     Args:
         candidate: what to train.
         config: how long, and on which texts.
         unlabelled: unlabelled texts to learn from, at most.
+        cut_last: cut the vocabulary by pruning, whatever the method allows.
     """
     steps = []
     shared = {**_texts(config, unlabelled), "seed": config.seed, **TO_BE_JUDGED}
     pace = {"batch_size": config.batch_size, "no_dropout": config.no_dropout}
     start = candidate.start
+    cuts = {"heads": candidate.heads, "ffn": candidate.ffn}
+    cuts = {name: share for name, share in cuts.items() if share}
+    vocabulary = _vocabulary(candidate, config) if candidate.vocab else {}
     if candidate.is_distilled:
-        # whether its vocabulary is cut is the candidate's choice, and a step of pruning
+        # whether its vocabulary is cut is the candidate's choice
         settings: dict[str, Any] = {**shared, "vocab_size": "all"}
         if start.encoder is not None:
             settings |= {"method": "pd", "student": start.encoder}
@@ -80,21 +89,33 @@ def student_steps(candidate: Candidate, config: CompressConfig, unlabelled: int)
         if start.layers:  # else its passes, its rate and its batches are its own
             passes = {"epochs": config.epochs, "learning_rate": config.learning_rate}
             settings |= {"layers": candidate.layers, **passes, **pace}
+        if vocabulary and not cut_last and not _wants_teacher_tokens(settings):
+            settings |= vocabulary
+            vocabulary = {}
         steps.append(_step("student", "distill", (TEACHER,), settings))
-    if candidate.is_pruned:
-        settings = {**shared, "epochs": config.recovery_epochs, **pace}
-        cuts = {"heads": candidate.heads, "ffn": candidate.ffn}
-        settings |= {name: share for name, share in cuts.items() if share}
-        if candidate.vocab:
-            size = config.vocab_size
-            if not config.is_explicit("vocab_size"):
-                # beside single characters where these are many, as in Chinese
-                size = max(size, LEAST_ROOM * start.least_entries)
-            settings |= {"vocab": "task", "vocab_floor": config.vocab_floor, "vocab_size": size}
+    if vocabulary:
+        cuts |= {"vocab": "task", **vocabulary}
+    if cuts:
+        settings = {**shared, "epochs": config.recovery_epochs, **pace, **cuts}
         # a student's recovery learns from the teacher, which knows more than the student does
         sources = (steps[-1].name, TEACHER) if steps else (TEACHER,)
         steps.append(_step("pruned", "prune", sources, settings))
     return steps
+
+
+def _vocabulary(candidate: Candidate, config: CompressConfig) -> dict[str, Any]:
+    """Return the settings of a smaller vocabulary."""
+    size = config.vocab_size
+    if not config.is_explicit("vocab_size"):
+        # beside single characters where these are many, as in Chinese
+        size = max(size, LEAST_ROOM * candidate.start.least_entries)
+    return {"vocab_floor": config.vocab_floor, "vocab_size": size}
+
+
+def _wants_teacher_tokens(settings: Mapping[str, Any]) -> bool:
+    """Return whether a student of these settings must read all tokens of its teacher."""
+    distill = STAGES["distill"].config.parse(settings)
+    return bool(distill.changed_method().wants_teacher_tokens)
 
 
 def probe_steps(candidate: Candidate, config: CompressConfig) -> tuple[list[Step], list[Step]]:
@@ -104,7 +125,7 @@ def probe_steps(candidate: Candidate, config: CompressConfig) -> tuple[list[Step
     unlabelled texts, as the winner's step does.
     """
     students, cuts = [], []
-    for step in student_steps(candidate, config, 0):
+    for step in student_steps(candidate, config, 0, cut_last=True):
         if step.stage == "distill":
             settings = {**step.settings, **HARDLY_TRAINED}
             students.append(step.model_copy(update={"settings": settings}))

@@ -37,8 +37,6 @@ def test_a_vocabulary_that_cannot_be_cut_is_not() -> None:
 def test_the_teacher_itself_is_not_distilled() -> None:
     whole, shorter, other = candidate(6), candidate(3), candidate(3, ENCODER)
     assert [each.is_distilled for each in (whole, shorter, other)] == [False, True, True]
-    assert not whole.is_pruned
-    assert candidate(6, vocab=True).is_pruned
 
 
 def test_remaining_weights_are_in_layers() -> None:

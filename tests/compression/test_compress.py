@@ -14,7 +14,7 @@ from bertender.compression.compress import REPORT, TABLE, Compression
 from bertender.compression.config import CompressConfig
 from bertender.compression.plan import NEAR
 from bertender.compression.report import MODEL, CompressionReport, sentence, serve_command
-from bertender.compression.training import student_steps
+from bertender.compression.training import probe_steps, student_steps
 from bertender.core.artifact import Artifact, copy_artifact, lineage
 from bertender.core.errors import ArtifactError, BertenderError, ConfigError
 from bertender.models.classifier import open_classifier
@@ -166,8 +166,31 @@ def test_a_vocabulary_of_many_characters_is_cut_by_default(trained: Artifact, ta
 
 def vocabulary_size(start: Start, config: CompressConfig) -> int:
     shape = {"layers": 1, "heads": 0.0, "ffn": 0.0, "vocab": True, "scheme": "dynamic"}
-    *_, pruned = student_steps(Candidate(start=start, **shape), config, 0)
-    return int(pruned.settings["vocab_size"])
+    *_, step = student_steps(Candidate(start=start, **shape), config, 0)
+    return int(step.settings["vocab_size"])
+
+
+@pytest.mark.parametrize(
+    ("start", "cut_in"),
+    [
+        (Start(name="small", layers=4, encoder="small"), "student"),
+        (Start(name="teacher", layers=4, method="pkd"), "student"),
+        (Start(name="teacher", layers=4, method="tinybert"), "pruned"),
+        (Start(name="static", layers=0, method="static"), "student"),
+    ],
+)
+def test_a_smaller_vocabulary_is_learned_with_where_the_method_allows_it(
+    start: Start, cut_in: str
+) -> None:
+    """A probe learns from few texts, and is cut afterwards by the tokens of all."""
+    config = CompressConfig()
+    shape = {"layers": min(start.layers, 2), "heads": 0.0, "ffn": 0.0, "vocab": True}
+    cut = Candidate(start=start, **shape, scheme="dynamic")
+    sizes = {step.name: step.settings["vocab_size"] for step in student_steps(cut, config, 0)}
+    pruned = {} if cut_in == "student" else {"student": "all"}
+    assert sizes == {**pruned, cut_in: config.vocab_size}
+    (student,), (cutting,) = probe_steps(cut, config)
+    assert (student.settings["vocab_size"], cutting.settings["vocab"]) == ("all", "task")
 
 
 @pytest.mark.slow
