@@ -42,6 +42,20 @@ def test_effects_by_hand() -> None:
     assert of_labels(Counter(a=50), Counter(a=25, b=25))[0] == pytest.approx(0.5)
 
 
+def test_differences_of_a_batch_are_none_by_hand() -> None:
+    """Nearly all texts are sure: noise of the batch would order them anew."""
+    generator = np.random.default_rng(0)
+    sure = 1 - generator.random(400) * 1e-4
+    noisy = sure - 2e-4
+    assert of_numbers(sure, noisy)[0] == 1.0
+    assert of_numbers(sure, noisy, same=1e-3) == (0.0, 1.0)
+    then, now = np.array([0.1, 0.2, 0.3, 0.4]), np.array([0.1005, 0.2, 0.9, 0.9])
+    for one, other in ((then, now), (now, then)):
+        assert of_numbers(one, other, same=1e-3)[0] == 0.5
+    shifted = of_numbers(sure, sure - 0.3, same=1e-3)
+    assert shifted[0] == 1.0 and shifted[1] < 1e-9
+
+
 def of_confidence(then: np.ndarray, now: np.ndarray) -> Drift:
     sides = [Observed({"confidence": each}, Counter()) for each in (then, now)]
     return compared(*sides, PLAIN, artifact="a", file="f", reference="r", texts=(1, 1))
