@@ -36,14 +36,14 @@ from distill.students import START_LAYERS, StudentShape
 
 ALL_TOKENS = "all"
 AUTO_VOCABULARY = "auto"
-"""The tokens of the texts, where these are enough of them (`distillation.start`)."""
+"""Keep the tokens of the training texts, where these suffice (`distillation.start`)."""
 MASK_PROBABILITY = 0.15
 VOCABULARY_SIZE = 4928
 WITH_LINEAR_HEAD = [name for name, row in METHODS.items() if row.student.linear_head]
 _WITH_TEXTS = [name for name, row in TASKS.items() if row.has_unlabelled]
 
 
-def _numbers_by_name(value: Any) -> Any:
+def _parse_weights(value: Any) -> Any:
     """Read "soft=0.7,hard=0.3" as a mapping."""
     if not isinstance(value, str):
         return value
@@ -51,8 +51,8 @@ def _numbers_by_name(value: Any) -> Any:
     return {name.strip(): number for name, _, number in pairs}
 
 
-def _numbers_or_word(value: Any) -> Any:
-    """Read "1,3,5" as numbers, a row of START_LAYERS as it is, and nothing as None."""
+def _parse_teacher_layers(value: Any) -> Any:
+    """Read "1,3,5" as numbers, "" as None, and keep a name of START_LAYERS."""
     parts = parts_of("" if value is None else value)
     if not isinstance(parts, list | tuple):
         parts = (parts,)
@@ -66,17 +66,17 @@ def _numbers_or_word(value: Any) -> Any:
     return tuple(int(part) for part in parts) or None
 
 
-_TeacherLayers = Annotated[tuple[int, ...] | str | None, BeforeValidator(_numbers_or_word)]
+_TeacherLayers = Annotated[tuple[int, ...] | str | None, BeforeValidator(_parse_teacher_layers)]
 
 
 def methods_own(rows: Mapping[str, Method]) -> dict[str, str]:
-    """Return the help text instead of defaults that some of these methods change."""
+    """Return the help text in place of the defaults that some of these methods change."""
     names = {name for row in rows.values() for name in row.settings}
     return dict.fromkeys(sorted(names), "the method's own")
 
 
 def _lacking(config: StudentConfig) -> list[str]:
-    """Return the settings of a shape that the method's student does not have."""
+    """Return the explicit shape settings that the method's student does not have."""
     explicit = [
         name for name in sorted(config.row.student.lacks) if getattr(config, name) is not None
     ]
@@ -84,13 +84,13 @@ def _lacking(config: StudentConfig) -> list[str]:
 
 
 def _relation_heads(config: StudentConfig) -> int:
-    """Return the heads that relations are cut into, explicit or the method's own; 1 of none."""
+    """Return the explicit number of relation heads, or the method's; 1 where it has none."""
     own = (getattr(term, "relation_heads", None) for term in config.row.terms if term.weight)
     return config.relation_heads or max(filter(None, own), default=1)
 
 
-def _of_earlier_phases(setting: str) -> Rule[StudentConfig]:
-    """Return the rule of a setting of the phases before the last."""
+def _needs_earlier_phases(setting: str) -> Rule[StudentConfig]:
+    """Return the rule that a setting of earlier phases needs a method with such phases."""
     last = setting.removeprefix("earlier_")
     return Rule(
         lambda config: not config.changed_method().has_phases,
@@ -100,8 +100,8 @@ def _of_earlier_phases(setting: str) -> Rule[StudentConfig]:
     )
 
 
-def _unchangeable(config: StudentConfig) -> str:
-    """Return why no term of the method can be changed so, and what can be; empty if they can."""
+def _change_error(config: StudentConfig) -> str:
+    """Return why the method's terms cannot be changed as set; empty if they can."""
     try:
         config.changed_method()
     except BertenderError as error:
@@ -109,8 +109,8 @@ def _unchangeable(config: StudentConfig) -> str:
     return ""
 
 
-def _entries_or_word(value: Any) -> Any:
-    """Read "8000" as a number, a word as it is, and nothing as all tokens."""
+def _parse_vocab_size(value: Any) -> Any:
+    """Read "8000" as a number, None as all tokens, and keep `all` and `auto`."""
     if value is None:
         return ALL_TOKENS
     if value in (ALL_TOKENS, AUTO_VOCABULARY):
@@ -124,7 +124,7 @@ def _entries_or_word(value: Any) -> Any:
 
 
 class PhasedConfig(TrainingConfig):
-    """Settings of training in phases: the fields of TrainingConfig are those of the last."""
+    """Settings of training in phases; the fields of TrainingConfig apply to the last phase."""
 
     panel: ClassVar[str] = "Training"
 
@@ -137,10 +137,10 @@ class PhasedConfig(TrainingConfig):
 
 
 STUDENT_RULES: Mapping[str, Rule[StudentConfig]] = {
-    "changes of no term": Rule(lambda config: bool(_unchangeable(config)), _unchangeable),
-    "epochs of no phase": _of_earlier_phases("earlier_epochs"),
-    "learning rate of no phase": _of_earlier_phases("earlier_learning_rate"),
-    "layers to start from": Rule(
+    "unknown loss terms": Rule(lambda config: bool(_change_error(config)), _change_error),
+    "epochs without earlier phases": _needs_earlier_phases("earlier_epochs"),
+    "learning rate without earlier phases": _needs_earlier_phases("earlier_learning_rate"),
+    "wrong number of layers to start from": Rule(
         lambda config: bool(
             config.row.student.layer_by_layer
             and config.layers
@@ -149,7 +149,7 @@ STUDENT_RULES: Mapping[str, Rule[StudentConfig]] = {
         "teacher_layers={teacher_layers}: give {layers}, one for each of the student's layers, or "
         "leave it out for the method's choice.",
     ),
-    "a choice of layers to average": Rule(
+    "named layers to average": Rule(
         lambda config: (
             isinstance(config.teacher_layers, str)
             and not config.row.student.layer_by_layer
@@ -158,7 +158,7 @@ STUDENT_RULES: Mapping[str, Rule[StudentConfig]] = {
         "teacher_layers={teacher_layers}: the student of method {method!r} starts from the mean of "
         "layers. Give their numbers, as 1,3,5, or leave it out for all of them.",
     ),
-    "a shape that the student lacks": Rule(
+    "shape settings that the student lacks": Rule(
         lambda config: bool(_lacking(config)),
         lambda config: (
             f"{config.as_set(_lacking(config))}: the student of method {config.method!r} has no "
@@ -194,7 +194,7 @@ STUDENT_RULES: Mapping[str, Rule[StudentConfig]] = {
 
 
 class StudentConfig(PhasedConfig):
-    """Settings of a student; those that are not set have the method's own default."""
+    """Settings of a student. By default each has the method's own value."""
 
     panel: ClassVar[str] = "Student"
     panels: ClassVar[Mapping[str, tuple[str, ...]]] = {
@@ -203,7 +203,7 @@ class StudentConfig(PhasedConfig):
     rules: ClassVar[Mapping[str, Rule[Any]]] = STUDENT_RULES
 
     rows: ClassVar[Mapping[str, Method]] = METHODS
-    """The methods that there are for this kind of distillation."""
+    """Methods of this kind of distillation."""
     shown_defaults: ClassVar[Mapping[str, str]] = methods_own(METHODS)
 
     method: str = Field(
@@ -239,7 +239,7 @@ class StudentConfig(PhasedConfig):
         gt=0,
         description="softness of the teacher's distribution; the method's own by default",
     )
-    weights: Annotated[dict[str, NonNegativeFloat], BeforeValidator(_numbers_by_name)] = Field(
+    weights: Annotated[dict[str, NonNegativeFloat], BeforeValidator(_parse_weights)] = Field(
         default_factory=dict, description="change loss weights, as soft=0.7,hard=0.3,cosine=0"
     )
     layer_map: Annotated[str | None, LAYER_MAPS.validator()] = Field(
@@ -252,11 +252,11 @@ class StudentConfig(PhasedConfig):
     @model_validator(mode="wrap")
     @classmethod
     def _filled(cls, values: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
-        """Fill in what `auto` chooses and the method's defaults; neither is an explicit setting."""
+        """Fill in the choices of `auto` and the method's defaults, which do not become explicit."""
         usual = cls.model_fields["method"].default
         explicit = dict(values)
         if usual == AUTO == explicit.get("method", usual):
-            explicit.pop("method", None)  # what it stands for may change with other settings
+            explicit.pop("method", None)  # its meaning may change with other settings
             chosen = automatic_settings(explicit)
         else:
             chosen = {"method": explicit.get("method", usual)}
@@ -272,19 +272,19 @@ class StudentConfig(PhasedConfig):
 
     @property
     def row(self) -> Method:
-        """The method as its table has it."""
+        """The method, before weights and terms are changed."""
         return self.rows[self.method]
 
     @property
     def numbered_layers(self) -> int:
-        """How many layers to start from are given by number."""
+        """How many layers `teacher_layers` names by number."""
         return len(self.teacher_layers) if isinstance(self.teacher_layers, tuple) else 0
 
     def changed_method(self) -> Method:
-        """Return the method with the config's weights and settings of terms.
+        """Return the method with the config's loss weights and term settings.
 
         Raises:
-            UnknownNameError, ConfigError: there is nothing of that name to change.
+            UnknownNameError, ConfigError: the method has no term or setting of that name.
         """
         return self.rows[self.method].changed(
             self.weights,
@@ -296,13 +296,13 @@ class StudentConfig(PhasedConfig):
     def shape(
         self, method: Method, depth: int, texts: int = 1, *, own_start: bool = False
     ) -> StudentShape:
-        """Return the shape of the student that is asked for.
+        """Return the student's shape.
 
         Args:
-            method: it has the defaults.
-            depth: how many layers the start has.
-            texts: of an example.
-            own_start: whether the start is an encoder of the student's own, not the teacher.
+            method: source of the defaults.
+            depth: number of layers of the start.
+            texts: number of texts in an example.
+            own_start: whether the student starts from an encoder of its own, not the teacher.
         """
         chosen = self.numbered_layers if method.student.layer_by_layer else 0
         return StudentShape(
@@ -316,7 +316,7 @@ class StudentConfig(PhasedConfig):
 
 
 FILE_RULES: Mapping[str, Rule[UnlabelledConfig]] = {
-    "part of no file": Rule(
+    "unused file limit": Rule(
         lambda config: config.unlabelled is None,
         "it limits the texts of a file, and unlabelled names none. Give that, or leave this out.",
         frozenset({"max_unlabelled"}),
@@ -326,7 +326,7 @@ FILE_RULES: Mapping[str, Rule[UnlabelledConfig]] = {
 
 
 class UnlabelledConfig(TrainingConfig):
-    """Settings of training on texts without labels too."""
+    """Settings of training on unlabelled texts as well."""
 
     panel: ClassVar[str] = "Texts without labels"
     rules: ClassVar[Mapping[str, Rule[Any]]] = FILE_RULES
@@ -346,12 +346,12 @@ class UnlabelledConfig(TrainingConfig):
 
     @property
     def learns_unlabelled(self) -> bool:
-        """Whether texts without labels are learned from."""
+        """Whether unlabelled texts are learned from."""
         return self.unlabelled is not None or self.unlabelled_texts > 0
 
 
 FILTER_RULES: Mapping[str, Rule[FilteredConfig]] = {
-    "filters of no texts": Rule(
+    "filters without unlabelled texts": Rule(
         lambda config: not config.learns_unlabelled,
         "there are no unlabelled texts to leave some out of. Give unlabelled or unlabelled_texts, "
         "or leave it out.",
@@ -365,7 +365,7 @@ FILTER_RULES: Mapping[str, Rule[FilteredConfig]] = {
         ),
         beyond_default=True,
     ),
-    "no length that stays": Rule(
+    "minimum of words above maximum": Rule(
         lambda config: (
             config.unlabelled_max_words is not None
             and config.unlabelled_max_words < (config.unlabelled_min_words or 1)
@@ -378,7 +378,7 @@ FILTER_RULES: Mapping[str, Rule[FilteredConfig]] = {
 
 
 class FilteredConfig(UnlabelledConfig):
-    """Settings of training on those of the texts without labels that some filters leave."""
+    """Settings of training on unlabelled texts that pass filters."""
 
     panel: ClassVar[str] = "Texts without labels"
     rules: ClassVar[Mapping[str, Rule[Any]]] = FILTER_RULES
@@ -427,13 +427,13 @@ def check_own_start(config: DistillConfig) -> None:
 
 
 def beyond_logits(config: DistillConfig) -> bool:
-    """Return whether the method reads more of a teacher than a file has, or nothing."""
+    """Return whether the method needs more than logits from the teacher, or no teacher at all."""
     method = config.changed_method()
     return not method.needs or method.needs != {"logits"} or method.uses_teacher_layers
 
 
-def _instead(config: DistillConfig) -> str:
-    """Return why a method learns nothing from a file, and which ones do."""
+def _file_error(config: DistillConfig) -> str:
+    """Return the error of a method that cannot learn from a file, with the methods that can."""
     rows = METHODS.items()
     whole = [name for name, row in rows if row.needs == {"logits"} and not row.uses_teacher_layers]
     reads = " and ".join(sorted(config.changed_method().needs)).replace("_", " ")
@@ -448,17 +448,17 @@ def _instead(config: DistillConfig) -> str:
 
 
 DISTILL_RULES: Mapping[str, Rule[DistillConfig]] = {
-    "more than a file has": Rule(
-        lambda config: config.teacher_file is not None and beyond_logits(config), _instead
+    "method that needs more than logits": Rule(
+        lambda config: config.teacher_file is not None and beyond_logits(config), _file_error
     ),
-    "texts that a file has no outputs on": Rule(
+    "texts without outputs in the teacher file": Rule(
         lambda config: config.teacher_file is not None,
         "the teacher {teacher_file} is a file, and has no outputs on other texts than its own. "
         "Leave it out, or give a model as the teacher.",
         frozenset({"augmentation", "unlabelled", "unlabelled_texts"}),
         beyond_default=True,
     ),
-    "columns of no file": Rule(
+    "columns without a teacher file": Rule(
         lambda config: (
             config.teacher_file is None and not any(map(is_teacher_file, config.more_teachers))
         ),
@@ -467,34 +467,34 @@ DISTILL_RULES: Mapping[str, Rule[DistillConfig]] = {
         frozenset(FILE_SETTINGS),
         beyond_default=True,
     ),
-    "texts that nobody labels": Rule(
+    "unlabelled texts without teacher outputs": Rule(
         lambda config: not config.changed_method().needs,
         "method {method!r} learns from labels alone, which these texts do not have. Leave out what "
         "is named, or choose a method that needs the teacher.",
         frozenset({"unlabelled", "unlabelled_texts"}),
         beyond_default=True,
     ),
-    "copies that nobody labels": Rule(
+    "augmentation without teacher outputs": Rule(
         lambda config: not config.changed_method().needs,
         "method {method!r} learns from labels alone, which rewritten texts do not have. Leave it "
         "out, or choose a method that needs the teacher.",
         frozenset({"augmentation"}),
         beyond_default=True,
     ),
-    "teachers that nobody asks": Rule(
+    "more teachers without logits": Rule(
         lambda config: bool(config.more_teachers) and "logits" not in config.changed_method().needs,
         "method {method!r} reads no logits, and only these are averaged. Leave it out, or choose a "
         "method that reads them.",
         frozenset({"more_teachers"}),
     ),
-    "agreement with nobody": Rule(
+    "agreement without more teachers": Rule(
         lambda config: not (config.more_teachers and config.learns_unlabelled),
         "several teachers agree on unlabelled texts. Give more_teachers, and unlabelled or "
         "unlabelled_texts; or leave it out.",
         frozenset({"unlabelled_agreement"}),
         beyond_default=True,
     ),
-    "other tokens than the teacher's": Rule(
+    "cut vocabulary for token-level losses": Rule(
         lambda config: (
             config.changed_method().wants_teacher_tokens
             and (config.most_entries is not None or config.vocab_floor > 1)
@@ -505,21 +505,21 @@ DISTILL_RULES: Mapping[str, Rule[DistillConfig]] = {
         frozenset({"vocab_floor", "vocab_size"}),
         beyond_default=True,
     ),
-    "a choice among all layers": Rule(
+    "named layers without a number of layers": Rule(
         lambda config: bool(
             config.student and isinstance(config.teacher_layers, str) and not config.layers
         ),
         "teacher_layers={teacher_layers}: a student of another encoder has all of its layers where "
         "none are said. Give layers, or leave it out.",
     ),
-    "floor of no vocabulary": Rule(
+    "floor with the whole vocabulary": Rule(
         lambda config: config.vocab_size == ALL_TOKENS,
         "the vocabulary stays whole. Give another vocab_size, or leave it out.",
         frozenset({"vocab_floor"}),
         against="vocab_size",
         beyond_default=True,
     ),
-    "a control of itself": Rule(
+    "control of a method without a teacher": Rule(
         lambda config: not config.changed_method().learns_from_teacher,
         "method {method!r} with these settings learns from labels alone, so that the student is "
         "its own control. Leave it out, or choose a method that learns from the teacher.",
@@ -560,7 +560,7 @@ class DistillConfig(
         description="folder, packaged encoder or hub name that the student starts from, with its "
         "own vocabulary; the teacher by default",
     )
-    vocab_size: Annotated[str | int, BeforeValidator(_entries_or_word)] = Field(
+    vocab_size: Annotated[str | int, BeforeValidator(_parse_vocab_size)] = Field(
         AUTO_VOCABULARY,
         description="the student's vocabulary: auto keeps the tokens of the texts that it learns "
         "from, where nearly all words of the validation texts stay whole then; a number keeps "
@@ -624,7 +624,7 @@ class DistillConfig(
 
     @property
     def learns_unlabelled(self) -> bool:
-        """Whether texts without labels are learned from; those of a teacher's file are."""
+        """Whether unlabelled texts are learned from; the texts of a teacher's file always are."""
         return self.teacher_file is not None or super().learns_unlabelled
 
     @property
@@ -635,18 +635,18 @@ class DistillConfig(
 
     @property
     def most_entries(self) -> int | None:
-        """Most entries of the student's vocabulary, where a number is set."""
+        """Limit on the student's vocabulary size, where a number is set."""
         return self.vocab_size if isinstance(self.vocab_size, int) else None
 
 
 GENERAL_RULES: Mapping[str, Rule[GeneralConfig]] = {
-    "masks of no words": Rule(
+    "mask probability without masked words": Rule(
         lambda config: not config.row.predicts_words,
         "method {method!r} masks no words. Leave it out, or choose another method.",
         frozenset({"mask_probability"}),
         beyond_default=True,
     ),
-    "size of a vocabulary of the teacher's": Rule(
+    "vocabulary size with the teacher's vocabulary": Rule(
         lambda config: not config.row.student.own_vocabulary,
         "method {method!r} leaves a student its teacher's vocabulary. Leave it out, or choose "
         "another method.",

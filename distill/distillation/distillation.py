@@ -1,4 +1,4 @@
-"""A distillation: a student and all that it learns from, trained phase by phase."""
+"""A distillation: a student, its teacher and its training data, trained phase by phase."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ class Trained:
 
     student: PreTrainedModel
     reports: Mapping[str, TrainingReport]
-    """By the names of the phases."""
+    """By phase name."""
     timing: Timing
     projections: Tensors = field(default_factory=dict)
-    """What brought its states to the teacher's width."""
+    """Projections of the student's states to the teacher's width."""
 
     @property
     def last(self) -> TrainingReport:
@@ -47,17 +47,17 @@ class Trained:
 
 
 class Distillation:
-    """A student and all that it learns from, loaded and checked; nothing is trained yet.
+    """A student with its teacher and training data, loaded and checked, before any training.
 
-    It is made on a task (`OnTask`), on a corpus (`OnCorpus`) and for the recovery of a pruned
+    Subclasses distil on a task (`OnTask`), distil on a corpus (`OnCorpus`) and recover a pruned
     model (`distill.pruning.rounds`).
 
     Args:
-        student: it is trained in place.
-        teacher: what it learns from.
+        student: the model to train, in place.
+        teacher: the model to learn from.
         tokenizer: the student's.
-        phases: written out for the student's depth.
-        projections: those that the student learned with before; the others are drawn at random.
+        phases: phases for the student's depth.
+        projections: projections from earlier training; the others start at random.
     """
 
     def __init__(
@@ -75,28 +75,28 @@ class Distillation:
         self.projections = dict(projections or {})
         self.keeping = LAST_EPOCH
         """Which epoch of the last phase is kept."""
-        self.clock = Stopwatch()  # it runs while a teacher does
+        self.clock = Stopwatch()  # runs while a teacher does
 
     def examples(self) -> TokenDataset:
-        """Make the training texts, with the outputs of the teacher that are cached."""
+        """Return the tokenised training texts, with cached teacher outputs as columns."""
         raise NotImplementedError
 
     def evaluate(self, training_module: Any, objective: Objective) -> dict[str, float]:
-        """Measure the student, which the module holds, after an epoch of the last phase."""
+        """Measure the module's student after an epoch of the last phase."""
         raise NotImplementedError
 
     def masked(self, batch: TensorBatch, step: int) -> TensorBatch:
-        """Return a batch of a phase that masks words, with some masked and its targets."""
+        """Return a batch with some tokens masked, and their targets."""
         raise NotImplementedError
 
     def run(self, config: TrainingConfig, work: Path, description: str) -> Trained:
-        """Train the student by all phases; an interrupted run continues in the phase it was in.
+        """Train the student in all phases; an interrupted run continues in its phase.
 
-        Each phase has its own optimizer, schedule and folder of checkpoints. The end of a phase is
-        saved as a checkpoint too, from which a run that is resumed later takes the student.
+        Each phase has its own optimizer, schedule and checkpoint folder. The end of a phase is
+        saved as a checkpoint too: a run resumed in a later phase loads the student from there.
 
         Args:
-            config: how long and fast.
+            config: settings of the training.
             work: directory of the checkpoints.
             description: text of the progress bar.
         """
@@ -138,7 +138,7 @@ class Distillation:
         return Trained(student, reports, timing, projections)
 
     def objective(self, phase: Phase, bf16: bool) -> DistillationObjective:
-        """Return the loss of a phase. The teacher runs for what the batches do not hold."""
+        """Return the loss of a phase."""
         depths = (m.config.num_hidden_layers for m in (self.student, self.teacher))
         prepare = self.masked if phase.masked else None
         reads = phase.reads(*depths)
@@ -146,14 +146,14 @@ class Distillation:
 
 
 class DistillationObjective:
-    """The loss of a training module. The teacher runs only for what the batches do not hold.
+    """The loss of a training module. The teacher runs only for outputs that are not cached.
 
     Args:
-        teacher: it is frozen, in eval mode, and moved to where the batches are.
-        reads: what the training module's loss reads of the teacher, and of which layers.
-        bf16: run the teacher in bf16, as the student is.
-        prepare: (batch, step) -> the batch that both models read; None leaves it as it is.
-        clock: it runs while the teacher does.
+        teacher: frozen, put into eval mode, and moved to the device of the batches.
+        reads: teacher signals that the loss reads, and their layers.
+        bf16: run the teacher in bf16, like the student.
+        prepare: (batch, step) -> the batch that both models read; None leaves it unchanged.
+        clock: runs while the teacher does.
     """
 
     def __init__(
@@ -194,19 +194,19 @@ class DistillationObjective:
 def phase_settings(phase: Phase, config: TrainingConfig) -> TrainingConfig:
     """Return the config of one phase.
 
-    The last takes the config as it is; those before it take its `earlier_` fields, else what the
-    phase itself sets, else the config's.
+    The last phase takes the config as it is. Earlier phases take its `earlier_` fields, else the
+    phase's own settings, else the config's.
     """
     if phase.epochs is None:
         return config
-    assert isinstance(config, PhasedConfig)  # whose method has a phase before the last
+    assert isinstance(config, PhasedConfig)  # only its methods have earlier phases
     wanted = {"epochs": config.earlier_epochs, "learning_rate": config.earlier_learning_rate}
     explicit = {name: value for name, value in wanted.items() if value is not None}
     return config.model_copy(update={"epochs": phase.epochs, **phase.settings, **explicit})
 
 
 def phases_with_head(phases: Iterable[Phase], head: Head) -> tuple[Phase, ...]:
-    """Return phases whose terms on labels and logits are those of a head."""
+    """Return the phases with their terms on labels and logits set to a head."""
 
     def with_head(term: Any) -> Any:
         return replace(term, head=head) if hasattr(term, "head") else term
@@ -227,7 +227,7 @@ def check_compatible(method: Method, student: PreTrainedModel, teacher: PreTrain
 
 
 def labelled(examples: TokenDataset) -> TokenDataset:
-    """Return what a phase can learn from that reads labels alone."""
+    """Return the labelled examples, for a phase that learns from labels alone."""
     columns = examples.columns["labels"]
     has_label = [*map(is_labelled, columns)]
     return examples if all(has_label) else examples.where(has_label)

@@ -1,15 +1,14 @@
-"""`distill`: a student trained on what its teacher predicts, by a row of METHODS, and its control.
+"""`distill`: train a student on its teacher's outputs by a method of METHODS, and its control.
 
-The control is the very same student, trained on the labels alone. What a student scores above its
-control is what distilling gave. It is trained after the student, from the same start: for the
-epochs of the method's last phase, and for those that cost as much computation as the whole
-distillation. The better one on the validation texts is compared.
+The control is the same student trained on labels alone. The student's score above its control is
+the gain of distillation. Controls start from the same weights and train for the epochs of the
+method's last phase, and for as many epochs as cost the computation of the whole distillation. The
+student is compared with the control that scores better on the validation texts.
 
-A teacher that is a file has other labels for the control, and what it and the student agree on is
-recorded.
+A teacher file provides the control's labels where texts have none, and its agreement with the
+student is recorded.
 
-From top to bottom: the distillation, `Controls` and what they cost, and the findings of a file.
-`OnTask` builds what is trained, and `Distillation` trains it.
+`OnTask` builds the student and its training data; `Distillation` trains it.
 """
 
 from __future__ import annotations
@@ -75,24 +74,24 @@ from distill.trained import artifact_at, as_classifier, evaluated, final_score, 
 logger = logging.getLogger(__name__)
 
 MOST_EPOCHS = 20
-"""Of a control at equal computation, so that a large teacher or many unlabelled texts do not cost
-days, and few labels are not learned by heart."""
+"""Epoch limit of a control at equal computation. Without it, a large teacher or many unlabelled
+texts would cost days, and a control would overfit few labels."""
 PASSES_OF_STEP = 3
-"""Passes forward that a training step costs: one forward, two backward."""
+"""Cost of a training step in forward passes: one forward, two for backward."""
 
 
 def distill_from_file(task: Task, config: DistillConfig, out: Path) -> Artifact:
     """Train a student on the rows of `config.teacher_file` and write it as a torch artifact.
 
     Args:
-        task: its held-out texts score, and its validation texts choose. Its own training texts
-            are not learned from.
-        config: the settings.
+        task: its held-out texts score the student, and its validation texts choose the epoch. Its
+            training texts are ignored.
+        config: settings of the distillation.
         out: directory of the artifact.
 
     Raises:
-        ConfigError: the file has no meaning for the task, or no labels that the task has.
-        DataError: the file is wrong. Further errors are those of `distill`.
+        ConfigError: the file does not fit the task, or has none of its labels.
+        DataError: the file is malformed. Further errors are those of `distill`.
     """
     assert config.teacher_file is not None
     config.check_rules()
@@ -118,12 +117,11 @@ def distill(
     """Train a student of `teacher` on a task and write it as a torch artifact.
 
     Raises:
-        UnknownNameError, ConfigError, ModelError: the method, its weights or the student's shape
-            cannot be had from this teacher, or the augmentation's words; raised before training
-            starts.
-        DataError: the file of unlabelled texts is wrong.
-        ConstantError: the teacher predicts one label everywhere; or the student does, whose
-            checkpoints stay.
+        UnknownNameError, ConfigError, ModelError: this teacher does not fit the method, its
+            weights, the student's shape or the augmentation; raised before training starts.
+        DataError: the file of unlabelled texts is malformed.
+        ConstantError: the teacher or the trained student predicts one label everywhere; the
+            student's checkpoints stay.
     """
     config.check_rules()
     parent = teacher if isinstance(teacher, Artifact) else None
@@ -173,13 +171,13 @@ def distill(
 
 @dataclass(frozen=True)
 class Controls:
-    """Trained controls of a student, by their epochs, shortest first."""
+    """Trained controls of a student, by number of epochs, shortest first."""
 
     distillation: OnTask
     """Distillation of the student."""
     trained: dict[int, Trained]
     equal_epochs: int
-    """At equal computation, however many."""
+    """Epochs at equal computation, before the limit MOST_EPOCHS."""
 
     @classmethod
     def train(
@@ -193,7 +191,7 @@ class Controls:
         """Train the controls of a distillation; an interrupted run continues where it was.
 
         Args:
-            distillation: that of the student.
+            distillation: of the student.
             teacher, task, config: of the distillation.
             work: directory of the checkpoints of all controls.
         """
@@ -214,7 +212,7 @@ class Controls:
             ControlRun(epochs=epochs, score=control.last.kept[task.metric])
             for epochs, control in self.trained.items()
         )
-        better = max(runs, key=lambda run: run.score)  # the shorter one of equals
+        better = max(runs, key=lambda run: run.score)  # the shorter one on a tie
         (_, ours), (score, theirs) = (
             evaluated(each.student, tokenizer, task, task.dev)
             for each in (student, self.trained[better.epochs])
@@ -235,9 +233,9 @@ class Controls:
 
 
 def control_epochs(of_method: int, equal: int) -> Iterable[int]:
-    """Return the epochs of each control: the method's, and those of equal computation.
+    """Return the epochs of each control: the method's, and the epochs of equal computation.
 
-    The latter are MOST_EPOCHS at most, and no fewer than the method's.
+    The second number is at most MOST_EPOCHS and at least the method's.
     """
     return dict.fromkeys((of_method, max(of_method, min(equal, MOST_EPOCHS))))
 
@@ -266,7 +264,7 @@ def control_of(
 
 
 def teacher_layers_of(config: DistillConfig) -> str | None:
-    """Return the layers that a student starts from as the setting has them, if it takes some."""
+    """Return the setting `teacher_layers`; None for a student that takes no chosen layers."""
     kind, of_all = config.row.student, config.student is not None and not config.layers
     if of_all or config.hidden_size or not kind.layer_by_layer or "teacher_layers" in kind.lacks:
         return None
@@ -278,9 +276,9 @@ def equal_epochs(distillation: OnTask, config: StudentConfig, labelled: int | No
     """Return the epochs on labels alone that cost at least as much as the distillation.
 
     Args:
-        distillation: that of the student.
+        distillation: of the student.
         config: its settings.
-        labelled: texts of an epoch; by default those of the distillation that have labels.
+        labelled: texts in an epoch; by default the labelled texts of the distillation.
     """
     student = weights_that_run(distillation.student)
     epoch = PASSES_OF_STEP * student * (labelled or _labelled(distillation))
@@ -290,9 +288,8 @@ def equal_epochs(distillation: OnTask, config: StudentConfig, labelled: int | No
 def distillation_cost(distillation: OnTask, config: StudentConfig) -> int:
     """Return the cost of student and teachers over all phases, each text as one token.
 
-    It is counted in multiply-accumulates of the models' layers instead of timed, so that equal
-    runs have equal counts. Cached outputs count once, whether or not an earlier run has computed
-    them.
+    The unit is a multiply-accumulate in the models' layers, not time, so that equal runs have
+    equal costs. Cached outputs count once, even if an earlier run computed them.
     """
     models, cached = (distillation.student, distillation.teacher), distillation.cached
     depths = [model.config.num_hidden_layers for model in models]
@@ -312,10 +309,10 @@ def distillation_cost(distillation: OnTask, config: StudentConfig) -> int:
 
 
 def weights_that_run(model: PreTrainedModel) -> int:
-    """Return how many weights a token meets in a model's layers, shared ones as often as they run.
+    """Return the number of weights that a token meets in the layers; shared weights count each use.
 
-    Of an architecture whose layers are unknown, all weights count but those of embedding tables,
-    which are only looked up.
+    In an architecture with unknown layers, all weights count except embedding tables, which are
+    only looked up.
     """
     if family_name(model.config) in FAMILIES:
         weights = (each for layer in encoder_layers(model) for each in layer.parameters())
@@ -340,8 +337,7 @@ def check_control(file: TeacherFile) -> None:
 
 
 def with_hard_labels(task: Task, file: TeacherFile) -> Task:
-    """Return a task whose training texts have labels all: their gold ones, or those that the
-    teacher's file decides for."""
+    """Return the task with a label for each training text: gold, or else the teacher file's."""
     train = task.train
     decided = file.kind.decided(file.of_texts(train.examples))
     targets = (
@@ -354,14 +350,14 @@ def with_hard_labels(task: Task, file: TeacherFile) -> Task:
 def file_findings(
     distillation: OnTask, student: PreTrainedModel, teacher: Artifact | TeacherFile
 ) -> TeacherFileFindings | None:
-    """Return what a student's card keeps of a teacher that is a file; None for a model.
+    """Return the findings on a teacher file for the student's card; None for a teacher model.
 
-    Agreement is measured on the held-out texts that the file, or the held-out file itself, has
-    outputs on.
+    Agreement is measured on held-out texts for which the teacher file, or the held-out file
+    itself, has outputs.
 
     Args:
-        distillation: with the held-out texts.
-        student: trained.
+        distillation: source of the held-out texts.
+        student: trained model.
         teacher: of the distillation.
     """
     if not isinstance(teacher, TeacherFile):
@@ -384,13 +380,13 @@ def file_findings(
 def _held_out_findings(
     file: TeacherFile, task: Task, student_predictions: Any, teacher_outputs: Any
 ) -> dict[str, Any]:
-    """Return the findings on the held-out texts that a teacher has outputs on.
+    """Return the findings on held-out texts for which the teacher has outputs.
 
     Args:
-        file: of the teacher.
-        task: with the held-out texts.
-        student_predictions: on all of them.
-        teacher_outputs: by text.
+        file: the teacher.
+        task: source of the held-out texts.
+        student_predictions: predictions on all held-out texts.
+        teacher_outputs: teacher outputs by text.
     """
     rows = [row for row, example in enumerate(task.dev.examples) if example in teacher_outputs]
     both = task.dev.where([example in teacher_outputs for example in task.dev.examples])

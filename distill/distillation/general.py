@@ -1,6 +1,6 @@
-"""General distillation: an encoder into a smaller one on plain text, before any task.
+"""General distillation: a smaller encoder learns from an encoder on plain text, before any task.
 
-The artifact is an encoder, for `finetune --teacher` and `distill --student`.
+The resulting artifact is an encoder, for `finetune --teacher` and `distill --student`.
 """
 
 from __future__ import annotations
@@ -60,11 +60,11 @@ UNNAMED_LABELS = ("LABEL_0", "LABEL_1")
 
 
 def distill_general_by_name(config: GeneralConfig, out: Path) -> Artifact:
-    """Find and load what the config names, then `distill_general`."""
+    """Load the teacher and corpus that the config names, then call `distill_general`."""
     method = config.changed_method()
     source = find_encoder(config.teacher)
     check_writable(out, artifact_at(source))
-    torch.manual_seed(config.seed)  # an encoder without a pooler gets a random one
+    torch.manual_seed(config.seed)  # an encoder without a pooler gets a random pooler
     teacher = GeneralTeacher.load(source, method)
     return distill_general(teacher, Corpus(config.corpus, config.text_column), config, out)
 
@@ -77,14 +77,14 @@ def distill_general(
     The loss on held-out passages is measured after each epoch.
 
     Args:
-        teacher: what to learn from.
-        passages: iterated over several times, so not an iterator; an empty one ends a document.
-        config: how to learn.
-        out: where the artifact goes.
+        teacher: encoder to learn from.
+        passages: iterated over several times, so not an iterator; an empty passage ends a document.
+        config: settings of the distillation.
+        out: directory of the artifact.
 
     Raises:
-        UnknownNameError, ConfigError, ModelError: the method, its weights or the student's shape
-            cannot be had from this teacher; raised before training starts.
+        UnknownNameError, ConfigError, ModelError: this teacher does not fit the method, its
+            weights or the student's shape; raised before training starts.
         DataError: there are too few passages to train and hold out.
     """
     config.check_rules()
@@ -95,7 +95,7 @@ def distill_general(
         distillation.read(work)
         trained = distillation.run(config, work, f"distill {out.name}")
         if (padding := padding_embedding(trained.student)) is not None:
-            padding.zero_()  # a text's last token may read it, and predicting words has changed it
+            padding.zero_()  # word prediction has trained it, and a text's last token may read it
         if is_main_process():
             write_trained(
                 trained.student,
@@ -119,17 +119,17 @@ class GeneralTeacher:
 
     source: str
     classifier: PreTrainedModel
-    """Its encoder under a new head: what the builders of students start from."""
+    """The encoder with a new classification head, from which methods build students."""
     language_model: PreTrainedModel | None
-    """Its encoder under a head that predicts words, where student and teacher are such models; it
-    is the encoder's own where a loss reads what it predicts."""
+    """The encoder with a masked-language-model head, where the method predicts words. The head is
+    the encoder's own where a loss reads its predictions, else new."""
 
     @classmethod
     def load(cls, source: str, method: Method) -> Self:
-        """Load what a method reads of an encoder.
+        """Load an encoder with the heads that a method needs.
 
         Raises:
-            ModelError: the encoder cannot be read, or has no head where one is read.
+            ModelError: the encoder cannot be loaded, or lacks a head that the method reads.
         """
         language_model = None
         if method.predicts_words:
@@ -156,7 +156,7 @@ class GeneralTeacher:
         return self.language_model or _encoder_of(self.classifier)
 
     def student(self, method: Method, shape: StudentShape) -> PreTrainedModel:
-        """Return the method's student: as its teacher, a language model or a bare encoder."""
+        """Return the method's student: like the teacher, a language model or a bare encoder."""
         student = method.build(self.classifier, shape)
         if self.language_model is None:
             return _encoder_of(student)
@@ -170,13 +170,13 @@ def _encoder_of(model: PreTrainedModel) -> PreTrainedModel:
 
 
 class OnCorpus(Distillation):
-    """A distillation on a corpus, which is read through once to check it.
+    """A distillation on a corpus. The corpus is read once to check it.
 
-    Until `read`, the student is over the teacher's vocabulary, also where it shall have its own.
+    Until `read`, the student has the teacher's vocabulary, even if it gets one of its own.
 
     Raises:
-        UnknownNameError, ConfigError, ModelError: the method, its weights or the student's shape
-            cannot be had from this teacher.
+        UnknownNameError, ConfigError, ModelError: this teacher does not fit the method, its
+            weights or the student's shape.
         DataError: there are too few passages to train and hold out.
     """
 
@@ -189,7 +189,7 @@ class OnCorpus(Distillation):
         method = config.changed_method()
         check_general_teacher(teacher.model.config, method)
         theirs = fitting_tokenizer(teacher.source, teacher.model)
-        # of its own vocabulary there is only the corpus yet, so the teacher's stands in for it
+        # the student's own vocabulary is not trained yet, so the teacher's stands in for it
         stand_in = theirs if method.student.own_vocabulary else None
         student = new_general_student(teacher, method, config, stand_in)
         check_compatible(method, student, teacher.model)
@@ -208,9 +208,9 @@ class OnCorpus(Distillation):
         """Inputs of the run besides the settings."""
 
     def read(self, work: Path) -> None:
-        """Make the rows that the student trains on, and its vocabulary where it has its own.
+        """Build the training rows, and the student's vocabulary where it has its own.
 
-        A part that is in `work` already is not made again.
+        Parts that `work` already has are reused.
         """
         config, tokenizer = self.config, self.tokenizer
         share = config.mask_probability or MASK_PROBABILITY
@@ -218,7 +218,7 @@ class OnCorpus(Distillation):
         if not self.method.student.own_vocabulary:
             rows = partial(pack_rows, tokenizer=tokenizer, max_length=longest)
             padding = Padding.of(tokenizer)
-            if self.method.predicts_words:  # else the tokenizer need not have a mask
+            if self.method.predicts_words:  # otherwise the tokenizer may lack a mask token
                 self.masking = MaskedLanguageModel(tokenizer, share, config.seed).masked_batch
         else:
             vocabulary = self._own_vocabulary(work / "vocabulary")
@@ -232,13 +232,13 @@ class OnCorpus(Distillation):
         )
 
     def _own_vocabulary(self, directory: Path) -> MixedVocabulary:
-        """Return the student's vocabulary, trained here, next to its teacher's."""
+        """Train the student's vocabulary and pair it with the teacher's."""
         most = self.config.vocabulary_size or VOCABULARY_SIZE
         passages = Watched(self.passages, self.surveyed, "train the student's vocabulary")
         longest = longest_input(self.tokenizer)
         own = trained_once("wordpiece", passages, most, longest, directory)
         logger.info("the student's vocabulary has %d entries, %d were allowed", len(own), most)
-        # without the space, RoBERTa's refuses single words; others have no use for it
+        # RoBERTa's tokenizer refuses single words without a prefix space; others ignore it
         by_words = fitting_tokenizer(self.source.source, self.teacher, add_prefix_space=True)
         return MixedVocabulary(own, by_words, self.teacher.config.vocab_size)
 
@@ -254,7 +254,7 @@ class OnCorpus(Distillation):
 
 
 def check_general_teacher(config: PretrainedConfig, method: Method) -> None:
-    """Raise ModelError where a teacher was pruned, and its layers are read or started from."""
+    """Raise ModelError where the method uses layers of a pruned teacher."""
     check_even_teacher(config, method)
     check_even_start(config, method)
 
@@ -265,8 +265,8 @@ def new_general_student(
     config: GeneralConfig,
     tokenizer: PreTrainedTokenizerBase | None = None,
 ) -> PreTrainedModel:
-    """Build the student of the config, over its teacher's vocabulary or its own."""
-    torch.manual_seed(config.seed)  # what the student does not take from its teacher is random
+    """Build the student of the config, with its teacher's vocabulary or its own."""
+    torch.manual_seed(config.seed)  # weights that do not come from the teacher are random
     shape = config.shape(method, teacher.model.config.num_hidden_layers)
     return teacher.student(method, replace(shape, tokenizer=tokenizer))
 
@@ -274,10 +274,10 @@ def new_general_student(
 def expected_general_student(
     config: GeneralConfig, teacher: ExpectedModel | None
 ) -> ExpectedModel | None:
-    """Return the student of a distillation that has not begun, as far as it is known.
+    """Return the expected student of a distillation that has not run, as far as it is known.
 
     Raises:
-        ConfigError, ModelError: what `distill-general` raises of this teacher.
+        ConfigError, ModelError: errors that `distill-general` would raise for this teacher.
     """
     method = config.changed_method()
     if teacher is not None:

@@ -1,4 +1,4 @@
-"""A distillation on a task: its teachers, its student, and the texts that it learns from."""
+"""A distillation on a task: its teachers, its student and its training texts."""
 
 from __future__ import annotations
 
@@ -51,20 +51,20 @@ logger = logging.getLogger(__name__)
 
 
 class OnTask(Distillation):
-    """A distillation on a task: all of it is loaded and checked here.
+    """A distillation on a task, loaded and checked.
 
     Args:
-        teacher: what the student learns from.
-        task: what it learns.
-        config: the settings.
-        method: instead of the config's own.
-        tokens: instead of those that the config asks for.
+        teacher: artifact or file to learn from.
+        task: task to learn.
+        config: settings of the distillation.
+        method: method in place of the config's.
+        tokens: the student's tokens in place of the config's choice.
 
     Raises:
-        UnknownNameError, ConfigError, ModelError: the method, its weights or the student's shape
-            cannot be had from this teacher, or the augmentation's words; or the vocabulary cannot
-            be cut, or not to so few tokens.
-        DataError: the file of unlabelled texts is wrong.
+        UnknownNameError, ConfigError, ModelError: this teacher does not fit the method, its
+            weights, the student's shape or the augmentation; or the vocabulary cannot be cut, or
+            not to so few tokens.
+        DataError: the file of unlabelled texts is malformed.
         ConstantError: a teacher predicts one label everywhere.
     """
 
@@ -113,23 +113,23 @@ class OnTask(Distillation):
             added["unlabelled_texts"] = len(learned.train) - len(task.train)
             added["unlabelled_left_out"] = {**left_out, **filtered_out}
         if config.augmentation:
-            assert isinstance(teachers[0], Teacher)  # a rule of the settings
+            assert isinstance(teachers[0], Teacher)  # the settings allow no file here
             readers = (start.source, *(str(each.path) for each in teachers))
             copies = augmented(learned, teachers[0].artifact, teachers[0].model, readers, config)
             texts = texts.with_copies(copies.train.after(len(learned.train)))
             added["augmented_texts"] = len(copies.train) - len(learned.train)
 
-        # a student in other tokens than the teacher learns from cached outputs alone, and a
-        # control learns in the tokens of its student
+        # a student with other tokens than the teacher can learn only from cached outputs; a
+        # control uses the tokens of its student
         cached = texts.cached(method, student)
         cut_first = not own.wants_teacher_tokens and bool(cached or not method.needs)
         if windows_of(tokenizer) and "sentence_states" in cached:
-            cut_first = False  # the states of windows are of the teacher's
+            cut_first = False  # the cached states belong to the teacher's windows
         if tokens is None:
             train = texts.learned.train
             tokens = student_tokens(tokenizer, student, train, task, config, cut_first=cut_first)
         self.vocabulary: VocabularyFindings | None = None
-        """Of a vocabulary that was cut before the training."""
+        """Findings on a vocabulary that was cut before training."""
         if tokens.cut_first:
             self.vocabulary = tokens.cut(student, task)
             texts = replace(texts, start=replace(start, reads_teacher_tokens=False))
@@ -146,20 +146,20 @@ class OnTask(Distillation):
         self.keeping = config.keeping(len(task.selection) > 0)
         self.config = config
         self.task = learned
-        """With the unlabelled texts, without the rewritten ones."""
+        """The task with unlabelled texts, without augmented copies."""
         self.texts = texts
-        """All texts that it learns from, and the teachers."""
+        """All training texts, and the teachers."""
         self.cached = cached
-        """Outputs of the teachers that are computed before the training and cached."""
+        """Teacher outputs that are cached before training."""
         self.tokens = tokens
-        """Its tokenizer, and what remains of it."""
+        """The student's tokenizer and remaining tokens."""
         self.added: Mapping[str, Any] = added
-        """How many texts were added to the task's own, of each kind that was asked for, and how
-        many were left out by filters."""
+        """How many texts of each kind were added to the task's own, and how many each filter left
+        out."""
 
     @property
     def identity(self) -> tuple[Any, ...]:
-        """Inputs of the run besides the settings: texts that are learned from, start, teachers."""
+        """Inputs of the run besides the settings: training texts, start and teachers."""
         teachers = (each.digest for each in self.texts.teachers)
         return self.texts.learned.fingerprint(), [self.texts.start.digest, *teachers]
 
@@ -174,7 +174,7 @@ class OnTask(Distillation):
 def student_tokenizer(
     start: Start, student: PreTrainedModel, teacher: Teacher | FileTeacher, task: Task
 ) -> PreTrainedTokenizerBase:
-    """Return the student's tokenizer, which reads words and long texts as the teacher does."""
+    """Return the student's tokenizer, which treats words and long texts as the teacher does."""
     settings = {"finished": start.is_teacher, **task.problem.tokenizer_settings}
     if not start.is_teacher and isinstance(teacher, Teacher):
         theirs = load_tokenizer(teacher.path)
@@ -189,8 +189,8 @@ def most_read(
     task: Task,
     config: DistillConfig,
 ) -> int:
-    """Return the student's longest input: the config's, or what it and its teacher both read; of a
-    teacher that is a file, what suits the training texts.
+    """Return the student's longest input in tokens: the config's, or the shorter of the student's
+    and the teacher's; with a teacher file, a length that suits the training texts.
 
     Raises:
         ConfigError: the teacher has fewer positions than the config's.
@@ -205,7 +205,7 @@ def most_read(
 
 
 def check_gold(task: Task, config: DistillConfig) -> None:
-    """Raise ConfigError for settings of the loss with labels where a teacher's file has none."""
+    """Raise ConfigError for settings of the loss on gold labels that a teacher file lacks."""
     file = config.teacher_file
     if file is not None and config.changes_labels and not len(task.train.labelled):
         raise ConfigError(
@@ -216,7 +216,7 @@ def check_gold(task: Task, config: DistillConfig) -> None:
 
 
 def check_task(config: DistillConfig, method: Method, task: Task) -> None:
-    """Raise ConfigError for settings or a method that this kind of task does not take."""
+    """Raise ConfigError for settings or a method that do not fit this kind of task."""
     head = head_of(task.problem)
     names: tuple[str, ...] = ()
     why = ""
@@ -261,12 +261,12 @@ def check_task(config: DistillConfig, method: Method, task: Task) -> None:
 def check_can_learn(
     task: Task, extended: Task, left_out: Mapping[str, int], method: Method
 ) -> None:
-    """Raise ConfigError where there are no texts to learn from, or none with the labels needed.
+    """Raise ConfigError where there are no training texts, or none with the labels needed.
 
     Args:
-        task: that of the user; of a held-out file alone it has no training examples.
-        extended: the same with the texts without labels that the filters leave.
-        left_out: how many each filter left out.
+        task: the user's task; without training examples where only a held-out file is given.
+        extended: the task with the unlabelled texts that pass the filters.
+        left_out: how many texts each filter left out.
         method: of the distillation.
     """
     if len(task.train):

@@ -1,4 +1,4 @@
-"""The start of a student: the teacher or another encoder, and the tokens that it learns with."""
+"""The start of a student: the teacher or another encoder, and the student's tokens."""
 
 from __future__ import annotations
 
@@ -40,15 +40,15 @@ from distill.trained import Tensors, load_projections
 logger = logging.getLogger(__name__)
 
 ENOUGH = 0.99
-"""Least share of the words of unseen texts that stay whole. One word of a hundred is one of every
-eighth sentence, and it is still read, in smaller tokens."""
+"""Least share of words of unseen texts that keep all their tokens. One word in a hundred is one in
+every eighth sentence, and it is still read, in smaller tokens."""
 WORTHWHILE = 0.9
-"""Most of the entries that remain of a vocabulary that is cut by default."""
+"""Largest share of remaining entries at which a vocabulary is cut by default."""
 
 
 @dataclass(frozen=True)
 class Start:
-    """Source that the student starts from: the teacher, or another encoder."""
+    """The model that the student starts from: the teacher, or another encoder."""
 
     source: str
     model: PreTrainedModel
@@ -56,25 +56,25 @@ class Start:
     reads_teacher_tokens: bool = True
     is_teacher: bool = False
     projections: Tensors = field(default_factory=dict)
-    """What brought the states of this encoder to its own teacher's width."""
+    """Projections of this encoder's states to the width of its own earlier teacher."""
 
 
 def new_student(
     teacher: Teacher | FileTeacher, method: Method, task: Task, config: DistillConfig
 ) -> tuple[Start, PreTrainedModel]:
-    """Return where a student starts, and the student, untrained, which its teacher can serve.
+    """Return the start and an untrained student that fits the teacher.
 
     Args:
-        teacher: what it learns from, and starts from where the config names no encoder.
-        method: its student and terms.
-        task: how many texts an example has, and those whose tokens some kinds count.
-        config: the shape.
+        teacher: teacher, and start where the config names no encoder.
+        method: kind of student, and its terms.
+        task: gives the texts per example, and the texts whose tokens some students count.
+        config: shape of the student.
 
     Raises:
-        ConfigError, ModelError: what `find_start` raises; or no such student can be made of it, or
-            the method cannot compare it with this teacher.
+        ConfigError, ModelError: errors of `find_start`; or the start allows no such student, or
+            the method cannot compare the student with this teacher.
     """
-    torch.manual_seed(config.seed)  # what the student does not take from elsewhere is random
+    torch.manual_seed(config.seed)  # weights that do not come from the start are random
     start = find_start(teacher, method, config.student, task)
     tokens = None
     if method.student.counts_tokens:
@@ -104,20 +104,20 @@ def new_student(
 def find_start(
     teacher: Teacher | FileTeacher, method: Method, student: str | None, task: Task
 ) -> Start:
-    """Load what the student starts from: the encoder named `student`, or else the teacher; one of
-    one head alone gives its encoder, and no head.
+    """Load the start: the encoder named `student`, or else the teacher. A teacher of one of several
+    heads gives only its encoder.
 
-    An encoder is read as the problem's teachers are: its tokenizer has the settings of theirs.
+    An encoder's tokenizer gets the same settings as the tokenizers of the problem's teachers.
 
     Raises:
-        ModelError: it is not there, or its projections are damaged; or it reads other tokens than
-            the teacher and the method compares single tokens; or the teacher is of an architecture
-            that gives no more than logits, and more is asked of it.
+        ModelError: the encoder does not exist, or its projections are damaged; or its tokens
+            differ from the teacher's and the method compares single tokens; or the teacher's
+            architecture gives logits alone and the method needs more.
     """
     if isinstance(teacher, Teacher):
         check_teacher(teacher.model.config, method, student)
     if student is None:
-        artifact = _model_of(teacher)
+        artifact = _artifact_of(teacher)
         check_even_start(teacher.model.config, method)
         model = teacher.model
         if teacher.head is not None:
@@ -143,7 +143,7 @@ def find_start(
     return Start(source, model, digest, reads_teacher_tokens=same, projections=projections)
 
 
-def _model_of(teacher: Teacher | FileTeacher) -> Artifact:
+def _artifact_of(teacher: Teacher | FileTeacher) -> Artifact:
     """Return the teacher's artifact, or raise ConfigError where it is a file."""
     if isinstance(teacher, FileTeacher):
         raise ConfigError(NO_START.format(teacher.path))
@@ -159,18 +159,18 @@ def build_student(
     own_start: bool = False,
     tokens: TokenUse | None = None,
 ) -> PreTrainedModel:
-    """Build the student of a config, untrained, under a head that labels texts.
+    """Build the untrained student of a config, with a head that labels texts.
 
     Args:
-        start: what it starts from.
-        method: its student.
-        config: the shape.
-        texts: of an example.
+        start: model to start from.
+        method: kind of student.
+        config: shape of the student.
+        texts: number of texts in an example.
         own_start: whether `start` is an encoder of the student's own, not the teacher.
-        tokens: of the texts, for a kind that counts them.
+        tokens: token counts of the texts, for students that need them.
 
     Raises:
-        ModelError: no such student can be made of this start.
+        ModelError: this start allows no such student.
     """
     depth: int = start.config.num_hidden_layers
     shape = config.shape(method, depth, texts, own_start=own_start)
@@ -180,18 +180,18 @@ def build_student(
 def expected_student(
     config: DistillConfig, teacher: ExpectedModel | None, start: ExpectedModel | None
 ) -> ExpectedModel | None:
-    """Return the student of a distillation that has not begun, as far as it is known.
+    """Return the expected student of a distillation that has not run, as far as it is known.
 
-    What `distill` refuses of a teacher's architecture and shape is refused here by the same
-    functions, before a recipe trains the teacher. The student is built without weights.
+    The checks of `distill` on the teacher's architecture and shape run here too, before a recipe
+    trains the teacher. The student is built without weights.
 
     Args:
-        config: the settings of `distill`.
-        teacher: as far as it is known.
-        start: what `config.student` names, likewise; None where it names nothing.
+        config: settings of `distill`.
+        teacher: expected teacher, as far as it is known.
+        start: expected model of `config.student`; None where it is unset or unknown.
 
     Raises:
-        ConfigError, ModelError: what `distill` raises of these models.
+        ConfigError, ModelError: errors that `distill` would raise for these models.
     """
     method = config.changed_method()
     check_start(method, config.student)
@@ -214,16 +214,16 @@ def expected_student(
 
 
 def expected_of_kind(kind: StudentKind) -> ExpectedModel | None:
-    """Return a student of which no more is known than its kind."""
+    """Return the expected model of a student of which only the kind is known."""
     return None if kind.model_type is None else ExpectedModel.of_type(kind.model_type)
 
 
 def check_start(method: Method, student: str | None) -> None:
-    """Raise where a method's student cannot start from what `student` names, or from the teacher.
+    """Raise where the setting `student` does not fit the start that a method needs.
 
     Raises:
-        ConfigError: the method wants an encoder, and none is named.
-        ModelError: the student starts from the teacher, and another encoder is named.
+        ConfigError: the method needs an encoder, and `student` names none.
+        ModelError: the method starts from the teacher, and `student` names an encoder.
     """
     if student is None and method.student.wants_own_start:
         raise ConfigError(
@@ -239,7 +239,7 @@ def check_start(method: Method, student: str | None) -> None:
 
 
 def check_teacher(config: PretrainedConfig, method: Method, student: str | None) -> None:
-    """Raise ModelError where a method reads more of a teacher than its architecture gives."""
+    """Raise ModelError where a method needs more than the teacher's architecture gives."""
     reads_logits_alone = method.needs <= {"logits"} and not method.uses_teacher_layers
     if family_name(config) in FAMILIES or (student and reads_logits_alone):
         check_even_teacher(config, method)
@@ -259,7 +259,7 @@ def check_teacher(config: PretrainedConfig, method: Method, student: str | None)
 
 
 def check_even_teacher(config: PretrainedConfig, method: Method) -> None:
-    """Raise ModelError where attention is read of a teacher whose heads or neurons were pruned."""
+    """Raise ModelError where a method reads attention of a teacher with pruned heads or neurons."""
     reads_layers = bool(method.needs & ATTENTION_SIGNALS) or method.uses_teacher_layers
     if family_name(config) != config.model_type and reads_layers:
         raise ModelError(
@@ -282,9 +282,9 @@ def check_even_start(config: PretrainedConfig, method: Method) -> None:
 def check_not_copy(
     student: PreTrainedModel, teacher: PreTrainedModel, config: DistillConfig
 ) -> None:
-    """Raise ModelError where the student would not be smaller and no setting asks for that.
+    """Raise ModelError where the student is as large as the teacher and `layers` is not set.
 
-    An encoder that the student starts from may be so large; then only a warning is logged.
+    For a student that starts from another encoder, only a warning is logged.
     """
     alike = type(student) is type(teacher) and student.num_parameters() == teacher.num_parameters()
     if not alike or config.layers is not None:
@@ -300,12 +300,12 @@ def check_not_copy(
 
 @dataclass(frozen=True)
 class StudentTokens:
-    """A student's tokenizer, and the tokens that remain of it."""
+    """A student's tokenizer and its remaining tokens."""
 
     whole: PreTrainedTokenizerBase
     """Tokenizer of the model that the student starts from."""
     remaining: RemainingTokens | None = None
-    """None where all do."""
+    """None where all tokens remain."""
     cut_after_training: bool = False
 
     @property
@@ -319,7 +319,7 @@ class StudentTokens:
         return self.remaining is not None and not self.cut_after_training
 
     def cut(self, student: PreTrainedModel, task: Task) -> VocabularyFindings | None:
-        """Cut the student's tables in place; return how held-out texts are read then."""
+        """Cut the student's embedding tables in place; return how held-out texts are then read."""
         if self.remaining is None:
             return None
         return cut_and_read(student, self.whole, self.remaining, task.dev.texts())
@@ -334,21 +334,21 @@ def student_tokens(
     *,
     cut_first: bool,
 ) -> StudentTokens:
-    """Return the tokens of a student that has not learned yet.
+    """Return the tokens of an untrained student.
 
-    By default every token stays that the texts have, so that they are read as before, where these
-    are enough: of the words of the validation texts, ENOUGH must stay whole. A method that
-    compares whole texts trains the smaller table from its first step, which is quicker. One that
-    compares tokens needs the teacher's: what no text has is cut after the training, where it has
-    learned nothing.
+    By default all tokens of the training texts stay, and the others go if these suffice: a share
+    ENOUGH of the words of the validation texts must keep all their tokens. A method that compares
+    whole texts trains the smaller table from the first step, which is faster. A method that
+    compares tokens needs the teacher's, so the unused tokens, which learn nothing, are cut after
+    training.
 
     Args:
-        whole: the tokenizer of what it starts from.
-        student: the model.
-        learned: the texts that it learns from, those without labels and rewritten ones too.
-        task: its validation texts say whether these are enough.
-        config: the size.
-        cut_first: whether it may learn without the other tokens.
+        whole: tokenizer of the start.
+        student: untrained model.
+        learned: training texts, with unlabelled texts and augmented copies.
+        task: its validation texts decide whether the tokens suffice.
+        config: size of the vocabulary.
+        cut_first: whether the student may train without the other tokens.
 
     Raises:
         ConfigError, ModelError: a number of entries is set, and the vocabulary cannot be cut, or
@@ -362,7 +362,7 @@ def student_tokens(
     try:
         tokens = needed_tokens(whole, learned.texts(), floor)
         check_padding_stays(student, tokens)
-    except (DataError, ModelError) as error:  # no text has a token, or its kind cannot be cut
+    except (DataError, ModelError) as error:  # no text has a token, or the kind cannot be cut
         logger.info("the vocabulary stays whole: %s", error)
         return StudentTokens(whole)
     entries, before = len(tokens.rows), len(whole)

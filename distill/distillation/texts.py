@@ -1,8 +1,8 @@
-"""The texts that a student learns from, with the cached outputs of its teachers.
+"""Training texts of a student, with cached outputs of its teachers.
 
-Texts without labels are added, and filters leave some of them out, by the text alone or by what
-the teachers make of it. Texts that score a model or choose its settings are always left out:
-nothing learns from them, labelled or not.
+Unlabelled texts are added. Filters leave some out, by the text alone or by the teachers' outputs.
+Texts that score a model or choose its settings are always left out: no model learns from them,
+labelled or not.
 """
 
 from __future__ import annotations
@@ -55,31 +55,31 @@ logger = logging.getLogger(__name__)
 
 LOGITS_ALONE: Wanted = {"logits": frozenset()}
 LeavesOut = Callable[[Example], bool]
-"""Return whether a text is left out; texts are asked for in their order, each once."""
+"""Returns whether a text is left out; called once for each text, in order."""
 
 
 def texts_of_task(config: UnlabelledConfig, task: Task) -> Sequence[Example]:
-    """Return the texts without labels that come with a task, where a config asks for some."""
+    """Return the unlabelled texts that come with a task, where the config asks for some."""
     return unlabelled_texts(task) if config.unlabelled_texts else ()
 
 
 def with_unlabelled(
     task: Task, config: FilteredConfig, file: TeacherFile | None = None
 ) -> tuple[Task, Mapping[str, int]]:
-    """Add the texts without labels that filters leave to a task's training examples.
+    """Add the unlabelled texts that pass the filters to a task's training examples.
 
-    Bad rows are left out and listed where the task's own are.
+    Bad rows are left out and listed with the task's own.
 
     Args:
-        task: with its own training examples.
-        config: of the texts and filters.
-        file: of a teacher, whose texts are added, with their gold labels where they have some.
+        task: task with its own training examples.
+        config: settings of the texts and filters.
+        file: a teacher file, whose texts are added, with gold labels where it has some.
 
     Returns:
         The task, its own training examples first, and how many texts each filter left out.
 
     Raises:
-        DataError: the file is wrong.
+        DataError: the file is malformed.
     """
     if not config.learns_unlabelled:
         return task, {}
@@ -93,14 +93,14 @@ def with_unlabelled(
         confidence, least = file.confidence(), config.min_confidence
         filters["confidence"] = lambda text: confidence[text] < least
     sources = (
-        ((), None) if file is None else _some_of(file, task.source.get("max_train")),
+        ((), None) if file is None else _sampled(file, task.source.get("max_train")),
         (of_file, config.max_unlabelled),
         (map(task.problem.to_example, texts_of_task(config, task)), config.unlabelled_texts),
     )
     added = [
         example
         for texts, most in sources
-        for example in islice(_passing(texts, filters, left_out), most)
+        for example in islice(_filtered(texts, filters, left_out), most)
     ]
     bad_rows = together(task.left_out, skipped.report(), file.left_out if file else None)
     extended = replace(task.with_unlabelled(added), left_out=bad_rows)
@@ -114,9 +114,9 @@ def with_unlabelled(
     return extended, dict(left_out)
 
 
-def _some_of(file: TeacherFile, most: int | None) -> tuple[Sequence[Example], int | None]:
-    """Return the texts of a teacher's file, and how many of them are learned from at most; those
-    are drawn from the whole file, which may be sorted."""
+def _sampled(file: TeacherFile, most: int | None) -> tuple[Sequence[Example], int | None]:
+    """Return the texts of a teacher file, shuffled if limited since the file may be sorted, and the
+    limit."""
     if most is None:
         return file.examples, None
     order = np.random.default_rng(SAMPLE_SEED).permutation(len(file.examples))
@@ -124,7 +124,7 @@ def _some_of(file: TeacherFile, most: int | None) -> tuple[Sequence[Example], in
 
 
 def text_filters(task: Task, config: FilteredConfig) -> Mapping[str, LeavesOut]:
-    """Return the filters that go by the text alone, by name; a text of a pair counts with both."""
+    """Return filters by name that read the text alone; a pair counts the words of both texts."""
     asked = task.problem.asked
     held_out = {*map(folded, asked((*task.dev.examples, *task.reserved)))}
     selection = {*map(folded, asked(task.selection.examples))}
@@ -147,14 +147,14 @@ def text_filters(task: Task, config: FilteredConfig) -> Mapping[str, LeavesOut]:
 
 
 def folded(example: Example) -> Example:
-    """Return an example without its upper case and its white space between words and around."""
+    """Return an example in lower case, with single spaces between words."""
     return tuple(" ".join(text.casefold().split()) for text in example)
 
 
-def _passing(
+def _filtered(
     texts: Iterable[Example], filters: Mapping[str, LeavesOut], left_out: Counter[str]
 ) -> Iterator[Example]:
-    """Yield the texts that no filter leaves out, and count the others by the first that does."""
+    """Yield texts that pass all filters; count each other text for the first filter it fails."""
     for text in texts:
         reason = next((name for name, leaves_out in filters.items() if leaves_out(text)), None)
         if reason is None:
@@ -166,15 +166,14 @@ def _passing(
 def remaining(
     task: Task, config: DistillConfig, logits: Callable[[], Sequence[torch.Tensor]]
 ) -> tuple[tuple[bool, ...], Mapping[str, int]]:
-    """Return which training texts the filters by outputs leave, and how many each leaves out.
-
-    Texts with a label all stay.
+    """Return which training texts pass the filters on teacher outputs, and how many each leaves
+    out. All labelled texts stay.
 
     Args:
-        task: with its unlabelled texts.
-        config: it asks for filters.
-        logits: returns those of each teacher on the training texts, (texts, labels); it is called
-            where a filter is asked for.
+        task: task with its unlabelled texts.
+        config: settings of the filters.
+        logits: returns each teacher's logits (texts, labels) on the training texts; called only
+            where a filter is set.
     """
     kept, left_out = torch.ones(len(task.train), dtype=torch.bool), {}
     if config.unlabelled_max_entropy or config.unlabelled_agreement:
@@ -196,22 +195,22 @@ def remaining(
 
 @dataclass(frozen=True)
 class TrainingTexts:
-    """The texts that a student learns from, and the teachers whose outputs it learns."""
+    """Training texts of a student, and the teachers whose outputs it learns."""
 
     teachers: Sequence[Teacher | FileTeacher]
-    """The logits of several are averaged, and so are always cached; states are the first one's."""
+    """Logits of several teachers are averaged and always cached; states are the first teacher's."""
     start: Start
-    """Source that the student starts from."""
+    """The model that the student starts from."""
     task: Task
-    """Its training texts, which the teachers read; where words have labels, only logits are
+    """Its training texts, which the teachers read. Where words have labels, only logits are
     cached."""
     config: DistillConfig
     kept: tuple[bool, ...] = ()
-    """Which of the texts are learned from, a truth for each; without any, all are."""
+    """Whether each text is learned from; empty for all."""
 
     @property
     def learned(self) -> Task:
-        """The task with the texts that are learned from."""
+        """The task with only the texts that are learned from."""
         train = self.task.train
         return replace(self.task, train=train.where(self.kept)) if self.kept else self.task
 
@@ -221,13 +220,13 @@ class TrainingTexts:
         return head_of(self.task.problem).per_token
 
     def with_copies(self, texts: Split) -> TrainingTexts:
-        """Return the same with more texts at the end, all of which are learned from."""
+        """Return a copy with more texts at the end, all of which are learned from."""
         kept = (*self.kept, *(True for _ in texts.examples)) if self.kept else ()
         return replace(self, task=replace(self.task, train=self.task.train + texts), kept=kept)
 
     def logits(self, tokenizer: PreTrainedTokenizerBase) -> list[torch.Tensor]:
-        """Return each teacher's logits (texts, labels) on all texts, which are cached; of teachers
-        of one head each, those of all together.
+        """Return each teacher's cached logits (texts, labels) on all texts; teachers of one head
+        each give one joined tensor.
 
         Args:
             tokenizer: the student's.
@@ -242,24 +241,24 @@ class TrainingTexts:
         return [joined_logits(self.teachers, own, head)]
 
     def targets(self, tokenizer: PreTrainedTokenizerBase) -> Sequence[Any]:
-        """Return what a student, whose tokenizer is given, is to learn: the labels, or the numbers
-        of the teachers where no text has one."""
+        """Return the student's targets: the labels, or the teachers' numbers where no text has a
+        label. `tokenizer` is the student's."""
         head = head_of(self.task.problem)
         return head.known_targets(
             self.learned.train.label_ids, lambda: head.averaged(self.logits(tokenizer))
         )
 
     def cached(self, method: Method, student: PreTrainedModel) -> Wanted:
-        """Return the outputs that are computed and cached before the training.
+        """Return the teacher outputs to cache before training.
 
         The teacher computes all others in each step.
 
         Args:
-            method: its phases list what they read of the first teacher.
-            student: its depth sets of which layers.
+            method: its phases list the signals that they read of the first teacher.
+            student: its depth decides which layers.
 
         Raises:
-            ConfigError: what must be cached is larger than the config allows.
+            ConfigError: outputs that must be cached are larger than the config allows.
         """
         first, several = self.teachers[0], len(self.teachers) > 1
         depths = [model.config.num_hidden_layers for model in (student, first.model)]
@@ -267,7 +266,7 @@ class TrainingTexts:
         wanted = joined((cacheable(reads), LOGITS_ALONE if several else {}))
         rows = len(self.task.train)
         if self.per_token:
-            wanted = _logits_of(wanted)
+            wanted = _logits_only(wanted)
             rows = sum(self._tokenised(self._tokenizer(first)).lengths)
         elif head_of(self.task.problem).several_rows:
             rows = sum(self._tokenised(self._tokenizer(first)).counts or ())
@@ -303,18 +302,18 @@ class TrainingTexts:
     ) -> TokenDataset:
         """Tokenise the texts for the student, with the teachers' cached outputs as columns.
 
-        Where the first teacher reads the same tokens, they are its own tokenizer's, which gives the
-        segments too that a student may not take; otherwise `tokenizer`'s, the student's. No text is
-        longer than the student takes.
+        Where student and first teacher share tokens, the teacher's tokenizer reads the texts, since
+        it also gives segments; otherwise `tokenizer`, the student's. Texts are cut to the student's
+        longest input.
 
-        Several teachers give the logits of their mean distribution, as MT-DNN's ensembles do (Liu
-        et al. 2019, arXiv 1904.09482, section 3), each in its own tokens; states are the first
-        one's.
+        Several teachers, each with its own tokens, give the logits of their mean distribution, like
+        MT-DNN's ensembles (Liu et al. 2019, arXiv 1904.09482, section 3); states are the first
+        teacher's.
         """
         examples, known = self._tokenised_for(tokenizer)
         with clock.running():
             first, *more = (
-                self._outputs(teacher, known, cached if place == 0 else _logits_of(cached))
+                self._outputs(teacher, known, cached if place == 0 else _logits_only(cached))
                 for place, teacher in enumerate(self.teachers)
             )
         if LOGITS in first:
@@ -338,7 +337,7 @@ class TrainingTexts:
     def _tokenised_for(
         self, tokenizer: PreTrainedTokenizerBase
     ) -> tuple[TokenDataset, Mapping[str, TokenDataset]]:
-        """Return the texts as the student reads them, and by a teacher's path as it does."""
+        """Return the texts in the student's tokens, and texts in a teacher's tokens by its path."""
         shared, source = self.start.reads_teacher_tokens, self.teachers[0].path
         own = load_tokenizer(source, longest_input(tokenizer)) if shared else tokenizer
         examples = self._tokenised(own)
@@ -347,19 +346,19 @@ class TrainingTexts:
     def _tokenised(
         self, tokenizer: PreTrainedTokenizerBase, teacher: Teacher | None = None
     ) -> TokenDataset:
-        """Return the texts as a teacher reads them, or else as the student does."""
+        """Return the tokenised texts; with a teacher, for its own head."""
         task = self.task if teacher is None else teacher.task_of(self.task, labelled=False)
         return token_dataset(task.train, tokenizer, task.problem_type)
 
     def _tokenizer(self, teacher: Teacher | FileTeacher) -> PreTrainedTokenizerBase:
-        """Return a teacher's tokenizer, with the longest input that is given, or else its own."""
+        """Return a teacher's tokenizer, with the config's longest input, or else its own."""
         given = self.config.max_length
         if given is not None:
             given = min(given, most_tokens(teacher.model.config) or given)
         return load_tokenizer(teacher.path, given)
 
     def _weights(self) -> torch.Tensor | None:
-        """Return by how much each text counts, by the teachers that are files with confidences."""
+        """Return the weight of each text: the mean confidence of teacher files that have some."""
         files = [each for each in self.teachers if isinstance(each, FileTeacher)]
         found = [each.weights(self.task.train.examples) for each in files]
         known = [each for each in found if each is not None]
@@ -368,7 +367,7 @@ class TrainingTexts:
     def _outputs(
         self, teacher: Teacher | FileTeacher, known: Mapping[str, TokenDataset], wanted: Wanted
     ) -> dict[str, Any]:
-        """Return a teacher's outputs; the texts are not tokenised again where they are known."""
+        """Return a teacher's outputs; `known` has texts that are tokenised already."""
         if not wanted:
             return {}
         if isinstance(teacher, FileTeacher):
@@ -376,10 +375,10 @@ class TrainingTexts:
         path, digest = teacher.path, teacher.digest
         bf16 = computes_in_bf16(self.config)
         texts = known.get(str(path)) or self._tokenised(self._tokenizer(teacher), teacher)
-        if self.per_token and teacher is self.teachers[0]:  # others are of heads of texts
+        if self.per_token and teacher is self.teachers[0]:  # the others have heads that label texts
             return {LOGITS: teacher_token_logits(teacher.model, digest, texts, bf16)}
         return teacher_outputs(teacher.model, digest, texts, wanted, bf16)
 
 
-def _logits_of(cached: Wanted) -> Wanted:
+def _logits_only(cached: Wanted) -> Wanted:
     return {signal: layers for signal, layers in cached.items() if signal == "logits"}

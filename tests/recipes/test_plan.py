@@ -136,11 +136,11 @@ BAD = {
         last("export", "teacher", overflow="allow"),
         "overflow=allow: it changes nothing with precision='float32'",
     ),
-    "texts that nobody labels": (
+    "unlabelled texts without teacher outputs": (
         last("distill", "teacher", method="hard", unlabelled=CORPUS),
         "'hard' learns from labels alone",
     ),
-    "teachers that nobody asks": (
+    "more teachers without logits": (
         last("distill", "teacher", method="hard", more_teachers=["OUT/teacher"]),
         "'hard' reads no logits",
     ),
@@ -188,7 +188,7 @@ BAD = {
         last("prune", ["teacher", "teacher"], heads=0.5, teacher=ENCODER),
         "the earlier step 'teacher' are both to start from",
     ),
-    "filters of no texts": (
+    "filters without unlabelled texts": (
         last("distill", "teacher", unlabelled_distinct=True),
         "there are no unlabelled texts to leave some out of",
     ),

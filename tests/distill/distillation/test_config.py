@@ -53,11 +53,11 @@ BAD_SETTINGS: dict[str, tuple[dict[str, Any], str]] = {
         "teacher_layers='-1': give numbers from 0",
     ),
     "no number at all": ({"teacher_layers": 2.5}, "teacher_layers=2.5: give numbers from 0"),
-    "a choice of layers to average": (
+    "named layers to average": (
         {"teacher_layers": "first", "method": "albert"},
         "teacher_layers=first: the student of method 'albert' starts from the mean of layers",
     ),
-    "a choice among all layers": (
+    "named layers without a number of layers": (
         {"teacher_layers": "first", "student": "an-encoder"},
         "teacher_layers=first: a student of another encoder has all of its layers",
     ),

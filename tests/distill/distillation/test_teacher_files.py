@@ -368,11 +368,11 @@ def test_the_method_is_chosen_by_what_there_is(tmp_path: Path) -> None:
 
 FILE = {"teacher_file": "labels.jsonl", "student": "any"}
 REFUSED: Mapping[str, tuple[dict[str, Any], str]] = {
-    "texts that a file has no outputs on": (
+    "texts without outputs in the teacher file": (
         {**FILE, "unlabelled": "texts.txt"},
         "unlabelled=texts.txt: the teacher labels.jsonl is a file, and has no outputs on other",
     ),
-    "columns of no file": (
+    "columns without a teacher file": (
         {"min_confidence": 0.8},
         "min_confidence=0.8: for a teacher that is a data file, and no teacher is one",
     ),

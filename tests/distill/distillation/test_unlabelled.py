@@ -240,7 +240,7 @@ def test_an_ensemble_agrees(trained_teacher: Artifact, task: Task, tmp_path: Pat
 
 WITH_TEXTS = {"unlabelled": "texts.txt"}
 UNUSED: dict[str, dict[str, dict[str, Any]]] = {
-    "filters of no texts": {
+    "filters without unlabelled texts": {
         f"{name}={value}: there are no unlabelled texts": {name: value}
         for name, value in {
             "unlabelled_min_words": 2,
@@ -249,15 +249,15 @@ UNUSED: dict[str, dict[str, dict[str, Any]]] = {
             "unlabelled_max_entropy": 0.5,
         }.items()
     },
-    "no length that stays": {
+    "minimum of words above maximum": {
         "unlabelled_min_words=3 and unlabelled_max_words=2: every text": {
             **WITH_TEXTS,
             "unlabelled_min_words": 3,
             "unlabelled_max_words": 2,
         }
     },
-    "part of no file": {"max_unlabelled=3: it limits the texts of a file": {"max_unlabelled": 3}},
-    "agreement with nobody": {
+    "unused file limit": {"max_unlabelled=3: it limits the texts of a file": {"max_unlabelled": 3}},
+    "agreement without more teachers": {
         "unlabelled_agreement=True: several teachers agree": {
             **WITH_TEXTS,
             "unlabelled_agreement": True,
@@ -269,16 +269,16 @@ UNUSED: dict[str, dict[str, dict[str, Any]]] = {
     },
 }
 ELSEWHERE = {
-    "a choice among all layers",
-    "a control of itself",
-    "columns of no file",
-    "more than a file has",
-    "texts that a file has no outputs on",
-    "floor of no vocabulary",
-    "other tokens than the teacher's",
-    "copies that nobody labels",
-    "teachers that nobody asks",
-    "texts that nobody labels",
+    "named layers without a number of layers",
+    "control of a method without a teacher",
+    "columns without a teacher file",
+    "method that needs more than logits",
+    "texts without outputs in the teacher file",
+    "floor with the whole vocabulary",
+    "cut vocabulary for token-level losses",
+    "augmentation without teacher outputs",
+    "more teachers without logits",
+    "unlabelled texts without teacher outputs",
 }
 """Rules with a test of their own."""
 
