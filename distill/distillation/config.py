@@ -251,7 +251,7 @@ class StudentConfig(PhasedConfig):
 
     @model_validator(mode="wrap")
     @classmethod
-    def _filled(cls, values: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
+    def _with_method_defaults(cls, values: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
         """Fill in the choices of `auto` and the method's defaults, which do not become explicit."""
         usual = cls.model_fields["method"].default
         explicit = dict(values)

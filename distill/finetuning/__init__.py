@@ -1,1 +1,1 @@
-"""Fine-tuning on labels, alone and on several tasks, and the bag of words."""
+"""Fine-tuning on the labels of one or several tasks, and the bag-of-words baseline."""

@@ -15,23 +15,23 @@ from bertender.training.examples import TensorBatch
 from bertender.training.steps import LossParts, Objective, RepeatedObjective
 
 STEP = 1 / 3
-"""Of the radius: how far a perturbation moves along its gradient in each step."""
+"""Step size of a perturbation along its gradient, as a share of the radius."""
 
 
 class FreeLB(RepeatedObjective):
     """Free large-batch adversarial training (Zhu et al. 2019, arXiv 1909.11764, algorithm 1).
 
-    The gradient of a batch is the mean over K perturbations delta of its word embeddings. With N
-    the numbers of a row's embeddings and g the gradient of the loss:
+    The gradient of a batch is the mean over K perturbations delta of its word embeddings. N is the
+    number of embedding values in a row, and g the gradient of the loss:
 
         delta_0 ~ U(-epsilon, epsilon) / sqrt(N)
         delta_t = projection to the ball of epsilon (delta_(t-1) + alpha g / |g|)
 
     Norms are over a whole row. One dropout mask is used in all K steps (section 3.3).
-    Departure: alpha is not a setting of its own, but STEP of epsilon.
+    Departure: alpha is not a setting, but STEP * epsilon.
 
     Args:
-        objective: the loss of a batch; any that runs the model once.
+        objective: the loss of a batch; it must run the model once.
         steps: K.
         radius: epsilon.
     """
@@ -71,9 +71,9 @@ class Perturbation:
         self.mask = attention_mask.float()[..., None]  # (rows, seq, 1)
         self.radius = radius
         self.values: torch.Tensor | None = None
-        """(rows, seq, width); None before the width is known."""
+        """(rows, seq, width); None before the first forward pass."""
         self.state: list[torch.Tensor] = []
-        """Of random numbers, once it is drawn: those of dropout come after it."""
+        """State of the random numbers after the first draw, so that dropout repeats."""
 
     @contextmanager
     def added_to(self, words: nn.Module) -> Iterator[None]:
@@ -85,7 +85,7 @@ class Perturbation:
             ids = inputs[0] if inputs else None
             if not isinstance(ids, torch.Tensor) or ids.ndim != self.input_ids.ndim:
                 return output
-            transposed = not same(ids, self.input_ids)  # XLNet's rows are columns
+            transposed = not same(ids, self.input_ids)  # XLNet has (seq, rows)
             if transposed and not same(ids.T, self.input_ids):
                 return output
             own = output.transpose(0, 1) if transposed else output
@@ -123,7 +123,7 @@ class Perturbation:
 
 
 def norms(rows: torch.Tensor) -> torch.Tensor:
-    """Return the norm of each row (rows, seq, width) over all of it, (rows, 1, 1), above 0."""
+    """Return the norm of each row of (rows, seq, width), as (rows, 1, 1), above 0."""
     found: torch.Tensor = rows.flatten(1).norm(dim=1)[:, None, None]
     return found.clamp(min=torch.finfo(rows.dtype).tiny)
 
@@ -134,10 +134,10 @@ def same(ids: torch.Tensor, others: torch.Tensor) -> bool:
 
 
 def word_embeddings(model: nn.Module) -> nn.Module:
-    """Return the table of word embeddings of a model, or of the first of several that share it.
+    """Return the word embedding table of a model, or of several models that share it.
 
     Raises:
-        ConfigError: it has none.
+        ConfigError: the model has none.
     """
     first = next((each for each in model.modules() if isinstance(each, PreTrainedModel)), None)
     try:
@@ -153,13 +153,13 @@ def word_embeddings(model: nn.Module) -> nn.Module:
 
 
 def random_state() -> list[torch.Tensor]:
-    """Return the state of what dropout draws from."""
+    """Return the state of the random number generators that dropout uses."""
     own = [torch.get_rng_state()]
     return [*own, torch.cuda.get_rng_state()] if torch.cuda.is_available() else own
 
 
 def restore(state: list[torch.Tensor]) -> None:
-    """Draw again from a state on."""
+    """Restore a state of `random_state`."""
     torch.set_rng_state(state[0])
     for own in state[1:]:
         torch.cuda.set_rng_state(own)

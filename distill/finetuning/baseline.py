@@ -1,4 +1,4 @@
-"""The bag of words: TF-IDF with a linear model, the control that a teacher must beat."""
+"""The bag-of-words baseline: TF-IDF with a linear model, which a teacher must beat."""
 
 from __future__ import annotations
 
@@ -28,17 +28,19 @@ from bertender.tasks.task import Split, Task
 from distill.finetuning.config import BagOfWordsConfig
 
 MOST_DIMENSIONS = 512
-"""Of the vectors of texts."""
+"""Largest width of text vectors."""
 
 
 def train_bag_of_words(task: Task, config: BagOfWordsConfig, out: Path) -> Artifact:
-    """Fit the baseline on a task's training examples; write its words as JSON, its numbers as
-    safetensors. It is compared like any artifact; it cannot be exported or served.
+    """Fit the baseline on a task's training examples and write it as an artifact.
+
+    The vocabulary is JSON, the weights safetensors. The artifact can be compared, but not exported
+    or served.
 
     Raises:
-        ConfigError: the task is of a kind that no linear model of words fits.
+        ConfigError: the kind of task has no linear model.
         DataError: a label has no training example.
-        ConstantError: it has learned nothing but one label.
+        ConstantError: the baseline predicts only one label.
     """
     kinds = [each.name for each in task.problem.heads.values()] or [task.problem_type]
     if not {*kinds} <= {*FITTED}:
@@ -49,7 +51,7 @@ def train_bag_of_words(task: Task, config: BagOfWordsConfig, out: Path) -> Artif
     check_labels_present(task)
     vectorizer = TfidfVectorizer(ngram_range=(1, config.longest_ngram), sublinear_tf=True)
     features = vectorizer.fit_transform(_texts(task.train, task.problem))
-    linear = _fitted(features, task, config)
+    linear = _fit(features, task, config)
     problem = task.problem
     held_out = vectorizer.transform(_texts(task.dev, problem))
     logits = held_out @ linear.coefficients.T + linear.intercepts
@@ -83,8 +85,8 @@ class Linear(NamedTuple):
     """(labels,)"""
 
 
-def _logistic(features: Any, targets: Sequence[int], config: BagOfWordsConfig) -> Linear:
-    """Return logistic regression: a row for each label, or, of two labels, for the second."""
+def _fit_logistic(features: Any, targets: Sequence[int], config: BagOfWordsConfig) -> Linear:
+    """Fit a logistic regression: a row for each label, or one row where there are two labels."""
     model = LogisticRegression(
         C=config.inverse_regularisation, max_iter=1000, random_state=config.seed
     )
@@ -92,54 +94,53 @@ def _logistic(features: Any, targets: Sequence[int], config: BagOfWordsConfig) -
     return Linear(model.coef_, model.intercept_)
 
 
-def _one_label(features: Any, task: Task, config: BagOfWordsConfig) -> Linear:
-    """Return a row of coefficients for each label."""
-    coefficients, intercepts = _logistic(features, task.train.label_ids, config)
+def _fit_single_label(features: Any, task: Task, config: BagOfWordsConfig) -> Linear:
+    """Fit a single-label model, with a row of coefficients for each label."""
+    coefficients, intercepts = _fit_logistic(features, task.train.label_ids, config)
     if len(coefficients) > 1:
         return Linear(coefficients, intercepts)
     halves = np.array([-0.5, 0.5])
     return Linear(halves[:, None] * coefficients, halves * intercepts)
 
 
-def _sets(features: Any, task: Task, config: BagOfWordsConfig) -> Linear:
-    """Return a logistic regression for each label."""
+def _fit_multi_label(features: Any, task: Task, config: BagOfWordsConfig) -> Linear:
+    """Fit a multi-label model: a logistic regression for each label."""
     own = []
     for label in range(len(task.labels)):
         there = [int(label in target) for target in task.train.label_ids]
-        if all(there):  # nothing to fit
+        if all(there):  # one class only: nothing to fit
             own.append(Linear(np.zeros((1, features.shape[1])), np.ones(1)))
         else:
-            own.append(_logistic(features, there, config))
+            own.append(_fit_logistic(features, there, config))
     return Linear(*map(np.concatenate, zip(*own, strict=True)))
 
 
-def _numbers(features: Any, task: Task, config: BagOfWordsConfig) -> Linear:
-    """Return ridge regression."""
+def _fit_regression(features: Any, task: Task, config: BagOfWordsConfig) -> Linear:
+    """Fit a ridge regression."""
     model = Ridge(alpha=1 / config.inverse_regularisation, random_state=config.seed)
     model.fit(features, task.train.label_ids)
     return Linear(model.coef_[None], np.array([model.intercept_]))
 
 
-def _vectors(features: Any, task: Task, config: BagOfWordsConfig) -> Linear:
-    """Return latent semantic analysis (Deerwester et al. 1990): the directions in which words
-    differ most. It reads no labels."""
+def _fit_embedding(features: Any, task: Task, config: BagOfWordsConfig) -> Linear:
+    """Fit latent semantic analysis (Deerwester et al. 1990), which reads no labels."""
     width = min(MOST_DIMENSIONS, *(size - 1 for size in features.shape))
     model = TruncatedSVD(max(width, 1), random_state=config.seed).fit(features)
     return Linear(model.components_, np.zeros(len(model.components_)))
 
 
 FITTED: Mapping[str, Callable[[Any, Task, BagOfWordsConfig], Linear]] = {
-    SINGLE_LABEL.name: _one_label,
-    MULTI_LABEL.name: _sets,
-    REGRESSION.name: _numbers,
-    SENTENCE_EMBEDDING.name: _vectors,
+    SINGLE_LABEL.name: _fit_single_label,
+    MULTI_LABEL.name: _fit_multi_label,
+    REGRESSION.name: _fit_regression,
+    SENTENCE_EMBEDDING.name: _fit_embedding,
 }
 """The linear model of each kind of problem."""
 
 
-def _fitted(features: Any, task: Task, config: BagOfWordsConfig) -> Linear:
-    """Return the linear model of a task; of several heads, those of all below one another, each
-    fitted on the texts that have a label of it."""
+def _fit(features: Any, task: Task, config: BagOfWordsConfig) -> Linear:
+    """Fit the linear model of a task. Models of several heads are stacked, each fitted on the texts
+    that have a label for the head."""
     if not task.problem.heads:
         return FITTED[task.problem_type](features, task, config)
     own = []
@@ -154,7 +155,7 @@ def _texts(split: Split, problem: Problem[Any]) -> list[str]:
 
 
 def check_labels_present(task: Task) -> None:
-    """Raise DataError unless every label has a training example: the baseline learns no other."""
+    """Raise DataError unless every label has a training example."""
     present = {label for target in task.train.label_ids for label in task.problem.labels_of(target)}
     known = {task.labels[number] for number in present}
     missing = [label for label in task.problem.scored_labels(task.labels) if label not in known]
@@ -171,7 +172,7 @@ def _write(directory: Path, vectorizer: TfidfVectorizer, linear: Linear) -> None
         "coefficients": linear.coefficients,
         "intercepts": linear.intercepts,
     }
-    # safetensors writes memory as it lies, and scikit-learn's arrays lie column by column
+    # safetensors writes raw memory, and scikit-learn's arrays are column-major
     contiguous = {name: np.ascontiguousarray(a, dtype=np.float32) for name, a in arrays.items()}
     save_file(contiguous, directory / "model.safetensors")
     settings = {

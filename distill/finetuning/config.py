@@ -16,7 +16,7 @@ from bertender.tasks.task import Task
 from bertender.training.config import JudgedConfig, TaskTrainingConfig
 
 RATE_OF_HEAD = 1e-3
-"""Of a new head on an encoder that stays: nothing learned can be lost."""
+"""Learning rate of a new head on a frozen encoder, which cannot forget anything."""
 
 
 class BagOfWordsConfig(JudgedConfig):
@@ -89,13 +89,13 @@ class FinetuneConfig(JudgedConfig, TaskTrainingConfig):
     )
 
     def paced(self) -> Self:
-        """Return the settings with the learning rate of a head alone, where that is trained."""
+        """Return the settings, with the default learning rate of a head trained alone."""
         if self.freeze != "encoder" or self.is_explicit("learning_rate"):
             return self
         return self.changed({"learning_rate": RATE_OF_HEAD})
 
 
-def _known_once(names: tuple[str, ...]) -> tuple[str, ...]:
+def _known_and_distinct(names: tuple[str, ...]) -> tuple[str, ...]:
     for name in names:
         if name not in TASKS:
             raise UnknownNameError("task", name, TASKS, setting="more_tasks")
@@ -119,7 +119,7 @@ class MultiTaskConfig(FinetuneConfig):
     panel: ClassVar[str] = "Training"
 
     more_tasks: Annotated[
-        tuple[str, ...], BeforeValidator(parts_of), AfterValidator(_known_once)
+        tuple[str, ...], BeforeValidator(parts_of), AfterValidator(_known_and_distinct)
     ] = Field(
         (),
         description="train on these tasks too, by commas (names from `bertender tasks`), one "
@@ -137,7 +137,7 @@ def check_one_text(task: Task, config: FinetuneConfig) -> None:
 
 
 def check_word_labels(task: Task, config: MultiTaskConfig) -> None:
-    """Raise ConfigError where texts of one label would be mixed with another problem type."""
+    """Raise ConfigError unless all of several tasks have one label per text."""
     for name in config.more_tasks:
         if (other := TASKS[name].problem_type) != SINGLE_LABEL.name:
             raise ConfigError(

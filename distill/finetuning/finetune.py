@@ -1,17 +1,17 @@
 """Fine-tuning an encoder on a task, or on several tasks at once.
 
-All parts of a classifier learn, or its head alone, or one more at a time from the top.
+The whole classifier is trained, or its head alone, or one more layer at a time from the top.
 
 Several tasks: MT-DNN (Liu et al. 2019, arXiv 1901.11504).
 Model: one encoder for all tasks and a head for each (section 3). Training, Algorithm 1: each task's
-examples are packed into mini-batches, those of all tasks are merged and shuffled again in every
-epoch, and each step minimises the loss of the one task that its batch is of. So a task has a share
-of the steps that its size gives it, and its head learns from its own batches alone.
-Departures: a head is the one that the architecture has for classification, for pairs too (the
-paper reads pairs with a stochastic answer network), a pooler on [CLS] in it where there is one;
-cross-entropy alone (the paper's regression and ranking are for tasks that are not here); AdamW with
-the settings of every other stage instead of Adamax.
-`finetune --task A --more-tasks B,C --out OUT` writes OUT, OUT-B and OUT-C: a plain classifier each.
+examples are packed into mini-batches, the batches of all tasks are shuffled together in every
+epoch, and each step minimises the loss of its batch's task. A task's share of the steps is thus
+proportional to its size, and its head learns from its own batches alone.
+Departures: heads are the architecture's classification heads, with their pooler on [CLS] if any,
+for pairs too (the paper reads pairs with a stochastic answer network); the loss is cross-entropy
+alone (the paper has regression and ranking tasks as well); the optimizer is AdamW with the settings
+of every other stage instead of Adamax.
+`finetune --task A --more-tasks B,C --out OUT` writes OUT, OUT-B and OUT-C, each a plain classifier.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ logger = logging.getLogger(__name__)
 
 
 def finetune_by_name(task: Task, config: FinetuneConfig, out: Path) -> Artifact:
-    """Find and load the encoder that `config.teacher` names, then `finetune` it."""
+    """Load the encoder that `config.teacher` names, then `finetune` it."""
     source = find_encoder(config.teacher)
     parent = artifact_at(source)
     check_writable(out, parent)
@@ -90,16 +90,16 @@ def finetune(
     """Fine-tune a classifier of texts or words on a task and write it as a torch artifact.
 
     Args:
-        model: any that the task's row of HEADS loads, with a head over the task's labels.
+        model: a model with the head of the task's problem type (HEADS), over the task's labels.
         tokenizer: its tokenizer.
         task: training and held-out examples.
         config: see FinetuneConfig; `config.teacher` is only recorded here.
         out: directory of the artifact.
-        parent: the pre-trained artifact that the model came from, if it was one.
+        parent: the pre-trained artifact that the model came from, if any.
 
     Raises:
-        ConfigError: more tokens than the model has positions for; found before anything is trained.
-        ConstantError: it has learned nothing but one label. Its checkpoints stay.
+        ConfigError: `max_length` exceeds the model's positions; raised before training starts.
+        ConstantError: the trained model predicts only one label. Its checkpoints stay.
     """
     config.check_rules()
     config = config.paced()
@@ -137,14 +137,14 @@ def finetune(
 
 
 def _advice(config: FinetuneConfig) -> str:
-    """Return what to try where a model has learned nothing."""
+    """Return advice for a model that has learned nothing."""
     return f"{another_rate(config)}, more epochs, or another seed"
 
 
 def with_settings(
     objective: Objective, model: nn.Module, examples: TokenDataset, config: FinetuneConfig
 ) -> Objective:
-    """Return an objective as the settings ask for it: perturbed, with parts that begin later."""
+    """Return the objective with adversarial training and gradual unfreezing, where set."""
     if config.freeze == "gradual":
         objective = GradualUnfreezing(objective, model, len(planned(examples, config)))
     if config.adversarial:
@@ -160,11 +160,10 @@ def label_objective(
 
 
 class SharedEncoder(nn.Module):
-    """Classifiers of one architecture, a task each, over the encoder of the first.
+    """Classifiers of one architecture, one per task, that share the first one's encoder.
 
     Args:
-        classifiers: they stay whole models of transformers; all but the first give up the parts of
-            their own encoder for the first's.
+        classifiers: transformers models; all but the first have their encoder replaced in place.
     """
 
     def __init__(self, classifiers: Sequence[PreTrainedModel]) -> None:
@@ -177,8 +176,8 @@ class SharedEncoder(nn.Module):
         self.classifiers = nn.ModuleList(classifiers)
 
     def forward(self, batch: TensorBatch) -> torch.Tensor:
-        """Return the logits (batch, labels) of the task that the batch is of."""
-        classifier = self.of_task(_task_of(batch))
+        """Return the logits (batch, labels) for the batch's task."""
+        classifier = self.of_task(_task_number(batch))
         logits: torch.Tensor = classifier(**model_inputs(classifier, batch)).logits
         return logits
 
@@ -204,7 +203,7 @@ def finetune_tasks_by_name(task: Task, config: MultiTaskConfig, out: Path) -> Ar
     parent = artifact_at(source)
     for path in (out, *sibling_paths(config, out)):
         check_writable(path, parent)
-    # with the same limits on their examples, and as large a share of validation texts
+    # with the same limits on examples and the same share of validation texts
     names = ("max_train", "max_dev", "max_select", "select")
     limits = {name: task.source[name] for name in names if name in task.source}
     more = (load_task(TaskConfig(task=name, **limits)) for name in config.more_tasks)
@@ -228,17 +227,17 @@ def finetune_tasks(
 
     Args:
         classifiers: one for each task, with a head over its labels.
-        tokenizer: of all of them.
-        tasks: the main one first, then those of `config.more_tasks`.
+        tokenizer: tokenizer of all classifiers.
+        tasks: the main task first, then `config.more_tasks`.
         config: see MultiTaskConfig; `config.teacher` is only recorded here.
         out: directory of the main task's artifact, which is written last.
-        parent: the pre-trained artifact that the models came from, if it was one.
+        parent: the pre-trained artifact that the models came from, if any.
 
     Returns:
         The main task's artifact.
 
     Raises:
-        ConstantError: one has learned nothing but one label. No artifact is written.
+        ConstantError: a classifier predicts only one label. No artifact is written.
     """
     config.check_rules()
     config = config.paced()
@@ -251,7 +250,7 @@ def finetune_tasks(
     identity = (prints, weights_digest(classifiers[0]), parent and parent.digest)
 
     def score(trained: SharedEncoder) -> dict[str, float]:
-        """Return each task's score on what it chooses by, by the names of task and metric."""
+        """Return each task's validation score, by task and metric name."""
         return {
             f"{task.name} {metric}": value
             for number, task in enumerate(tasks)
@@ -286,7 +285,7 @@ def finetune_tasks(
                 [{task.metric: each[f"{task.name} {task.metric}"]} for each in report.epochs]
                 for task in tasks
             ]
-            # the main artifact comes last: its card names them all
+            # the main artifact comes last: its card names all others
             for number in reversed(range(len(tasks))):
                 others = {
                     other.name: OtherTask(artifact=paths[place].name, epochs=epochs[place])
@@ -310,7 +309,7 @@ def finetune_tasks(
 
 
 def joined(parts: Sequence[TokenDataset]) -> TokenDataset:
-    """Return the examples of all tasks as one, with the number of its task for each."""
+    """Return the examples of all tasks as one dataset, with a column of task numbers."""
     columns = {
         name: [value for part in parts for value in part.columns[name]] for name in parts[0].columns
     }
@@ -319,34 +318,35 @@ def joined(parts: Sequence[TokenDataset]) -> TokenDataset:
 
 
 def objective_of(heads: Mapping[str, Head]) -> Objective:
-    """Return the loss of a batch's task, under its name, given the head of each task by name."""
+    """Return the objective of several tasks: the loss of each batch's task, by its name."""
     names = [*heads]
 
     def objective(model: nn.Module, batch: TensorBatch, step: int) -> LossParts:
-        name = names[_task_of(batch)]
+        name = names[_task_number(batch)]
         return {name: heads[name].hard_loss(model(batch), batch)}
 
     return objective
 
 
-def _task_of(batch: TensorBatch) -> int:
-    return int(batch[TASK_COLUMN][0])  # the plan mixes no tasks in a batch
+def _task_number(batch: TensorBatch) -> int:
+    return int(batch[TASK_COLUMN][0])  # a batch has examples of one task
 
 
 PARTS_OF_HEADS = frozenset({"pooler"})
-"""Modules of the base model in transformers, of the head in the paper. They narrow [CLS] to what
-one task needs: shared, they let the first task that learned keep another from learning."""
+"""Modules of the base model in transformers, but of the head in the paper. They narrow [CLS] to the
+needs of one task: if shared, the task that learns first keeps the others from learning."""
 
 Weights = list[nn.Parameter]
 
 
 @contextmanager
 def trained_parts(model: nn.Module, config: FinetuneConfig) -> Iterator[None]:
-    """Train all of a classifier, or of several, or, by `config.freeze`, heads first or alone.
+    """Train all of a model of one or several classifiers, or its heads alone or first
+    (`config.freeze`).
 
-    The feature-based use of Devlin et al. 2019 (arXiv 1810.04805, section 5.3), of the last layer
-    alone: their weighted sum of layers would be another graph than a plain classifier's, which no
-    other program opens.
+    A frozen encoder is the feature-based approach of Devlin et al. 2019 (arXiv 1810.04805, section
+    5.3), with the last layer alone: a weighted sum of layers is no plain classifier, and other
+    programs could not open it.
     """
     held = weights_below_heads(model) if config.freeze else []
     if config.freeze and not held:
@@ -364,7 +364,7 @@ def trained_parts(model: nn.Module, config: FinetuneConfig) -> Iterator[None]:
 
 
 def weights_below_heads(model: nn.Module) -> Weights:
-    """Return the weights that learn of the encoder of a classifier, or of several."""
+    """Return the trainable weights of the encoder that one or several classifiers use."""
     return [
         weight
         for encoder in {
@@ -382,20 +382,20 @@ def _models_in(model: nn.Module) -> list[PreTrainedModel]:
 class GradualUnfreezing:
     """Gradual unfreezing (Howard and Ruder 2018, ULMFiT, arXiv 1801.06146, section 3.3).
 
-    Heads learn first, then the last layer with them, and so on down to the first; the embeddings
-    come last, with whatever else the encoder has. Each begins after an equal share of the steps:
-    in as many epochs as there are parts it is the paper's one part an epoch. A part that does not
-    learn yet has no gradient, and no state in the optimizer.
-    Departures: the paper's other two techniques, rates that fall from layer to layer and slanted
-    triangular ones, are left to the settings of the rate.
+    Heads learn first, then the last layer too, and so on down to the first layer; the embeddings
+    and other encoder weights come last. Parts are unfrozen after equal shares of the steps: with as
+    many epochs as parts, this is the paper's one part per epoch. A frozen part has no gradient and
+    no optimizer state.
+    Departures: the paper's discriminative and slanted triangular learning rates are left to the
+    settings of the learning rate.
 
     Args:
         objective: the loss.
-        model: the classifier, or several that share an encoder.
-        steps: of the whole run.
+        model: a classifier, or several that share an encoder.
+        steps: number of steps in the whole run.
 
     Raises:
-        ConfigError: the architecture is not a row of FAMILIES.
+        ConfigError: the architecture is not in FAMILIES.
     """
 
     def __init__(self, objective: Objective, model: nn.Module, steps: int) -> None:
@@ -417,19 +417,19 @@ class GradualUnfreezing:
         return self.objective(model, batch, step)
 
     def learning(self, step: int) -> int:
-        """Return how many parts below the heads learn in a step, from 0."""
+        """Return how many parts below the heads learn in a step."""
         return step * (len(self.parts) + 1) // self.steps
 
 
 def parts_from_the_top(model: nn.Module) -> list[Weights]:
-    """Return the weights of each layer of an encoder, the last layer first, and all others."""
+    """Return the weights of each encoder layer, last layer first, then all other weights."""
     below = weights_below_heads(model)
     try:
         layers = encoder_layers(_models_in(model)[0])
     except ModelError as error:
         raise ConfigError(f"freeze=gradual: {error} Leave it out.") from None
     part_of: Mapping[nn.Parameter, int] = {
-        weight: place  # layers that share weights learn with the last of them
+        weight: place  # shared weights learn with the last layer that has them
         for place, layer in enumerate(layers)
         for weight in layer.parameters()
     }

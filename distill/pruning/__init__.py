@@ -1,1 +1,1 @@
-"""Pruning: what a trained encoder can do without, and how it is taken out."""
+"""Pruning: removing heads, neurons, layers and tokens from a trained encoder."""

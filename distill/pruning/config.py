@@ -18,10 +18,10 @@ IMPORTANCES = Table(
     "importance",
     {"gradient": True, "fisher": True, "taylor": True, "magnitude": False, "random": False},
 )
-"""Whether an importance of heads and neurons reads texts. `importance.SCORERS` computes them."""
+"""Whether an importance of heads and neurons needs texts. `importance.SCORERS` computes them."""
 
 Across = Literal["model", "layer"]
-"""Heads among which the least important ones are looked for."""
+"""Where heads and neurons compete: in the whole model, or in their layer."""
 
 OF_RECOVERY = frozenset(
     {
@@ -38,13 +38,13 @@ OF_RECOVERY = frozenset(
         "weight_decay",
     }
 )
-"""Settings that nothing but training reads."""
+"""Settings that only training reads."""
 
 WITH_A_TARGET = "fisher"
-"""The importance where heads are weighed against neurons."""
+"""Default importance with a target latency: comparable between heads and neurons."""
 
 OF_THE_TASK = "task"
-"""In place of a corpus: the task's own training texts."""
+"""In place of a corpus: the task's training texts."""
 
 
 def _is_share(share: float, info: ValidationInfo) -> float:
@@ -56,8 +56,8 @@ def _is_share(share: float, info: ValidationInfo) -> float:
     return share
 
 
-def _factor(value: Any) -> Any:
-    """Read "2.0x" or 2.0 as how many times as fast."""
+def _parse_speedup(value: Any) -> Any:
+    """Read "2.0x" or 2.0 as a speedup."""
     try:
         factor = float(str(value).strip().lower().removesuffix("x"))
     except ValueError:
@@ -69,13 +69,13 @@ def _factor(value: Any) -> Any:
     return factor
 
 
-def _unused(
+def _no_effect(
     where: Callable[[PruneConfig], bool],
     why: str,
     settings: frozenset[str],
     against: str | None = None,
 ) -> Rule[PruneConfig]:
-    """Return a rule on settings that change nothing where something holds."""
+    """Return a rule against settings that have no effect where `where` holds."""
     return Rule(where, why, settings, against, beyond_default=True)
 
 
@@ -86,66 +86,66 @@ RULES: Mapping[str, Rule[PruneConfig]] = {
         "heads or of the neurons to cut, as heads=0.4, how many layers, vocab=task, or "
         "target_latency=2.0x.",
     ),
-    "rounds of no parts": _unused(
+    "rounds without parts": _no_effect(
         lambda config: not config.cuts_parts,
         "only heads and neurons are cut in rounds. Give heads, ffn or target_latency, or leave it "
         "out.",
         frozenset({"rounds"}),
     ),
-    "importance of no parts": _unused(
+    "importance without parts": _no_effect(
         lambda config: not config.cuts_parts,
         "only heads and neurons are compared by their importance. Give heads, ffn or "
         "target_latency, or leave it out.",
         frozenset({"across", "importance"}),
     ),
-    "rescaling no parts": _unused(
+    "rescaling without parts": _no_effect(
         lambda config: not config.cuts_parts,
         "only heads and neurons that are left of a layer are rescaled. Give heads, ffn or "
         "target_latency, or leave it out.",
         frozenset({"retraining_free"}),
     ),
-    "texts that nothing scores": _unused(
+    "scored texts without effect": _no_effect(
         lambda config: not config.scores_texts,
         "what is cut here does not depend on texts. Give layers, or heads, ffn or target_latency "
         "by another importance; or leave it out.",
         frozenset({"scored_texts"}),
     ),
-    "batches of nothing": _unused(
+    "batches without a forward pass": _no_effect(
         lambda config: not (config.scores_texts or config.recovers),
         "no batch is computed here: nothing is trained, and what is cut does not depend on texts. "
         "Leave it out.",
         frozenset({"batch_size", "tokens_per_batch"}),
     ),
-    "floor of no vocabulary": _unused(
+    "vocabulary settings without vocab": _no_effect(
         lambda config: config.vocab is None,
         "without vocab there are no texts to count tokens in. Give vocab, or leave it out.",
         frozenset({"vocab_floor", "vocab_size"}),
     ),
-    "latency without a target": _unused(
+    "latency without a target": _no_effect(
         lambda config: config.target_latency is None,
         "nothing is timed without a target. Give target_latency, or leave it out.",
         frozenset({"latency_texts", "latency_tokens"}),
     ),
-    "shares with a target": _unused(
+    "shares with a target": _no_effect(
         lambda config: config.target_latency is not None,
         "the target itself sets how many heads and neurons go from which layers. Leave out one of "
         "the two.",
         frozenset({"across", "ffn", "heads"}),
         against="target_latency",
     ),
-    "training with rescaling": _unused(
+    "training with rescaling": _no_effect(
         lambda config: config.retraining_free,
         "nothing is trained then. Leave out one of the two.",
         OF_RECOVERY,
         against="retraining_free",
     ),
-    "training without recovery": _unused(
+    "training without recovery": _no_effect(
         lambda config: not config.recover,
         "nothing is trained then. Leave out one of the two.",
         OF_RECOVERY,
         against="recover",
     ),
-    "unlabelled texts that nothing reads": _unused(
+    "unlabelled texts without effect": _no_effect(
         lambda config: not config.recovers and config.vocab != OF_THE_TASK,
         f"nothing is trained, and tokens are counted in them with vocab={OF_THE_TASK} alone. Give "
         "that, or leave it out.",
@@ -157,18 +157,18 @@ RULES: Mapping[str, Rule[PruneConfig]] = {
         frozenset({"recover"}),
         against="retraining_free",
     ),
-    "texts longer than any": Rule(
+    "timed texts longer than max_length": Rule(
         lambda config: 0 < (config.max_length or 0) < (config.latency_tokens or 0),
         "no text is longer than max_length tokens. Give so many at most, or a larger max_length.",
         frozenset({"latency_tokens"}),
         against="max_length",
     ),
 }
-"""Conflicts of settings, and settings that would change nothing."""
+"""Conflicts of settings, and settings without effect."""
 
 
 class PruneConfig(UnlabelledConfig, JudgedConfig):
-    """Settings of `prune`. Those of training are for the recovery after each round."""
+    """Settings of `prune`. Training settings apply to the recovery after each round."""
 
     panel: ClassVar[str] = "What is cut"
     panels: ClassVar[Mapping[str, tuple[str, ...]]] = {
@@ -189,7 +189,7 @@ class PruneConfig(UnlabelledConfig, JudgedConfig):
     ffn: Annotated[float, AfterValidator(_is_share)] = Field(
         0.0, description="share of the feed-forward neurons to cut, 0 to below 1"
     )
-    target_latency: Annotated[float, BeforeValidator(_factor)] | None = Field(
+    target_latency: Annotated[float, BeforeValidator(_parse_speedup)] | None = Field(
         None,
         description="instead of shares: the speedup to reach, as 2.0x; heads are "
         "weighed against neurons by the time that they take on this machine",
@@ -241,8 +241,8 @@ class PruneConfig(UnlabelledConfig, JudgedConfig):
 
     @model_validator(mode="before")
     @classmethod
-    def _comparable(cls, values: Any) -> Any:
-        """By default, heads are weighed against neurons by figures that can be compared."""
+    def _default_importance(cls, values: Any) -> Any:
+        """Default to an importance that is comparable between heads and neurons."""
         if isinstance(values, dict) and values.get("target_latency") is not None:
             return {"importance": WITH_A_TARGET, **values}
         return values
@@ -254,11 +254,11 @@ class PruneConfig(UnlabelledConfig, JudgedConfig):
 
     @property
     def recovers(self) -> bool:
-        """Whether anything is trained."""
+        """Whether the pruned model is trained."""
         return self.recover and not self.retraining_free
 
     @property
     def scores_texts(self) -> bool:
-        """Whether what is cut depends on the model's outputs on training texts."""
+        """Whether the cut depends on the model's outputs on training texts."""
         by_texts = self.cuts_parts and IMPORTANCES[self.importance]
         return bool(by_texts or self.layers or self.retraining_free)

@@ -39,9 +39,9 @@ OF_A_CLASS = frozenset(
         "transformers_version",
     }
 )
-"""Settings of a config that do not go over to another class."""
+"""Settings of a config that are not copied to another class."""
 BY_LAYER = ("head_numbers", "heads_kept", "neurons_kept")
-"""Settings of pruned models that have a value a layer."""
+"""Settings of pruned models with one value per layer."""
 
 
 @dataclass(frozen=True)
@@ -53,19 +53,19 @@ class Remaining:
 
 
 def cut(model: PreTrainedModel, remaining: Remaining) -> PreTrainedModel:
-    """Return a model that has these heads and neurons alone.
+    """Return a model with only the remaining heads and neurons.
 
-    Its outputs are the model's with all others gated off. It is of the pruned form, or, where
-    all heads stay and all layers keep as many neurons, of the architecture's own. A model that was
-    cut before may be cut again.
+    Its outputs equal the model's with all other heads and neurons gated off. The class is the
+    pruned form, or the original architecture where all heads stay and all layers keep equally many
+    neurons. A pruned model can be cut again.
 
     Args:
-        model: a classifier of texts or words of a row of PRUNABLE, or its pruned form.
-        remaining: numbers of heads and neurons, a row each layer.
+        model: a classifier of texts or words of an architecture in PRUNABLE, or its pruned form.
+        remaining: numbers of heads and neurons, a row per layer.
 
     Raises:
-        ModelError: the architecture cannot be cut, or a layer would keep nothing, or keeps what
-            is not there.
+        ModelError: the architecture cannot be cut, or a layer would keep nothing, or `remaining`
+            has numbers that the layer lacks.
     """
     check_prunable(model)
     _check_possible(model.config, remaining)
@@ -76,10 +76,10 @@ def cut(model: PreTrainedModel, remaining: Remaining) -> PreTrainedModel:
         channels = [head * size + channel for head in sorted(heads) for channel in range(size)]
         family.projections.select(weights, prefix, channels)
         family.feed_forward.select(weights, prefix, sorted(neurons))
-    return _filled(_untrained(model, remaining), weights, model)
+    return _with_weights(_new_model(model, remaining), weights, model)
 
 
-def _filled(
+def _with_weights(
     smaller: PreTrainedModel, weights: Mapping[str, torch.Tensor], model: PreTrainedModel
 ) -> PreTrainedModel:
     """Return a smaller model with these weights, in the precision and mode of the larger one."""
@@ -89,8 +89,8 @@ def _filled(
     return smaller
 
 
-def _untrained(model: PreTrainedModel, remaining: Remaining) -> PreTrainedModel:
-    """Return a model of the remaining shape."""
+def _new_model(model: PreTrainedModel, remaining: Remaining) -> PreTrainedModel:
+    """Return a model of the remaining shape, with random weights."""
     config, row = model.config, PRUNABLE[family_name(model.config)]
     origin, pruned = row.classes_of(model)
     taken_over = {name: value for name, value in config.to_dict().items() if name not in OF_A_CLASS}
@@ -100,7 +100,7 @@ def _untrained(model: PreTrainedModel, remaining: Remaining) -> PreTrainedModel:
     if set(heads) == {config.num_attention_heads} and len(set(neurons)) == 1:
         own: Any = origin.config_class
         return origin(own(**{**settings, row.width: neurons[0]}))
-    numbers = [  # that each layer's remaining heads had before any cut
+    numbers = [  # of each layer's remaining heads in the unpruned model
         [before[head] for head in sorted(remain)]
         for before, remain in zip(head_numbers_of(config), remaining.heads, strict=True)
     ]
@@ -109,7 +109,7 @@ def _untrained(model: PreTrainedModel, remaining: Remaining) -> PreTrainedModel:
 
 
 def check_prunable(model: PreTrainedModel) -> None:
-    """Raise ModelError where it is not known how an architecture's layers are cut."""
+    """Raise ModelError unless the heads and neurons of an architecture can be cut."""
     name = family_name(model.config)
     if name not in PRUNABLE:
         obstacle = FAMILIES[name].pruning.obstacle if name in FAMILIES else UNKNOWN_LAYERS
@@ -121,7 +121,7 @@ def check_prunable(model: PreTrainedModel) -> None:
 
 
 def check_layers_apart(model: PreTrainedModel) -> None:
-    """Raise ModelError where an architecture's layers are one, so that none can go alone."""
+    """Raise ModelError where an architecture's layers share their weights: none can go alone."""
     if family_of(model).shared_layers:
         raise ModelError(
             f"layers of a {family_name(model.config)!r} model cannot be dropped: "
@@ -148,17 +148,16 @@ def least_missed(
     count: int,
     head: Head = HEADS[SINGLE_LABEL.name],
 ) -> tuple[int, ...]:
-    """Return the layers that remain when those with the least effect on the loss go, from 0.
+    """Return the numbers of the remaining layers, from 0, when the least useful ones are dropped.
 
-    One after another: of those that are left, the layer goes without which the loss on some
-    labelled texts is lowest. No paper's in particular; it is the plainest control for cleverer
-    ones.
+    Layers are dropped one by one: each time the layer without which the loss on some labelled
+    texts is lowest. The method follows no paper; it is a plain baseline for cleverer ones.
 
     Args:
-        model: a classifier of a row of FAMILIES, put into eval mode.
-        batches: examples with `labels`, where the model is.
-        count: how many layers go, fewer than there are.
-        head: the classifier's, whose loss with the labels is read.
+        model: a classifier of an architecture in FAMILIES, put into eval mode.
+        batches: examples with `labels`, on the model's device.
+        count: number of layers to drop, fewer than the model has.
+        head: the classifier's head, for its loss on the labels.
 
     Raises:
         ModelError: no layer would be left.
@@ -171,7 +170,7 @@ def least_missed(
         losses = {}
         for layer in left:
             others = [each for each in left if each != layer]
-            # where layers differ, a model of the same class cannot do without just any of them
+            # where layers differ in kind, some cannot be dropped from a model of the same class
             if family_of(model).settings_of_layers(model.config, others) is not None:
                 gone = [each for each in every if each not in others]
                 losses[layer] = _loss_without(model, gone, batches, head)
@@ -189,10 +188,10 @@ def check_layers_left(model: PreTrainedModel, count: int) -> None:
 
 
 def without_layers(model: PreTrainedModel, remaining: Sequence[int]) -> PreTrainedModel:
-    """Return a model of the same class that has these layers alone, in their order.
+    """Return a model of the same class with only these layers, in their order.
 
     Raises:
-        ModelError: the class cannot have them alone.
+        ModelError: the class allows no such layers.
     """
     settings = family_of(model).settings_of_layers(model.config, remaining)
     if settings is None:
@@ -215,14 +214,14 @@ def without_layers(model: PreTrainedModel, remaining: Sequence[int]) -> PreTrain
             weights[name] = weight
         elif match[1] in numbers:
             weights[f"{prefix}{numbers[match[1]]}{match[2]}"] = weight
-    return _filled(shorter, weights, model)
+    return _with_weights(shorter, weights, model)
 
 
 @torch.no_grad()
 def _loss_without(
     model: PreTrainedModel, layers: Sequence[int], batches: Sequence[TensorBatch], head: Head
 ) -> float:
-    """Return the loss of a model whose layers of these numbers return their input."""
+    """Return the loss of a model whose layers of these numbers are skipped."""
 
     def skip(module: nn.Module, inputs: tuple[torch.Tensor, ...], output: Any) -> Any:
         return (inputs[0], *output[1:]) if isinstance(output, tuple) else inputs[0]

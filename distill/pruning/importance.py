@@ -1,15 +1,14 @@
-"""Importance of heads and neurons, and the choice of those that remain.
+"""Importance of heads and neurons, and the choice of the remaining ones.
 
-`SCORERS` has the importances by name; higher is more. `gradient` is how much the loss of an example
-would change with a gate on the head (Michel et al. 2019, arXiv 1905.10650, eq. 2): |sum over tokens
-of context . its gradient|, on average over the examples. It is the gradient with respect to a gate
-of 1 that each example has for itself, so that padding, which no loss reads, has no part. `fisher`
-is the square of the same gradient, on average over the examples (Kwon et al. 2022, arXiv
-2204.09656): halved, by how much the loss rises without the head or neuron, to second order, so that
-heads and neurons can be held against each other. `taylor` is the first-order change of the loss
-when the weights that read a head or a neuron become 0 (Molchanov et al. 2019, arXiv 1906.10771):
-|weight . its gradient|, summed over the weights. `magnitude` is the norm of these weights, which
-asks for no text. `random` is the control.
+`SCORERS` has the importances by name; higher is more important. `gradient` is the sensitivity of an
+example's loss to a gate on the head (Michel et al. 2019, arXiv 1905.10650, eq. 2): |sum over tokens
+of context . its gradient|, averaged over the examples. Each example has its own gate of 1, so that
+padding, which no loss reads, has no effect. `fisher` is the square of the same gradient, averaged
+over the examples (Kwon et al. 2022, arXiv 2204.09656): half of it is the increase of the loss
+without the head or neuron, to second order, so that heads and neurons are comparable. `taylor` is
+the first-order change of the loss when the weights that read a head or a neuron become 0 (Molchanov
+et al. 2019, arXiv 1906.10771): |weight . its gradient|, summed over the weights. `magnitude` is the
+norm of these weights and needs no texts. `random` is the control.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ from bertender.training.heads.head import ROWS, Head
 from distill.pruning.config import Across
 
 Scores = tuple[torch.Tensor, ...]
-"""A layer each: (heads,) or (neurons,), at least 0."""
+"""One tensor per layer: (heads,) or (neurons,), at least 0."""
 
 
 @dataclass(frozen=True)
@@ -49,10 +48,10 @@ class Importance:
 
     @property
     def normalised(self) -> Importance:
-        """The same with each layer's scores divided by their norm.
+        """Importance with each layer's scores divided by their norm.
 
-        So does the published code of Michel et al., so that layers can be compared: gradients
-        shrink with depth.
+        Gradients shrink with depth. The division makes layers comparable, as in the published code
+        of Michel et al.
         """
         return Importance(
             tuple(functional.normalize(layer, dim=0) for layer in self.heads),
@@ -61,9 +60,9 @@ class Importance:
 
     @property
     def by_layer(self) -> Importance:
-        """The same with a layer's scores, of heads and neurons together, divided by their sum.
+        """Importance with each layer's scores divided by the sum over its heads and neurons.
 
-        Layers can be compared, and the heads and neurons of a layer are as they were to each other.
+        Layers become comparable, and the ratio of heads to neurons in a layer stays the same.
         """
         sums = [
             max(float(heads.sum() + neurons.sum()), torch.finfo(heads.dtype).tiny)
@@ -82,18 +81,18 @@ def importance_of(
     seed: int = 0,
     head: Head = HEADS[SINGLE_LABEL.name],
 ) -> Importance:
-    """Return what each head and neuron of a classifier is worth, as it is measured.
+    """Return the importance of each head and neuron of a classifier, not normalised.
 
     Args:
-        model: a row of FAMILIES, put into eval mode.
-        name: a row of IMPORTANCES.
-        batches: examples with `labels`, where the model is; not all importances read some.
-        seed: of `random`.
-        head: the classifier's, whose loss with the labels is read.
+        model: a classifier of an architecture in FAMILIES, put into eval mode.
+        name: a name in IMPORTANCES.
+        batches: examples with `labels`, on the model's device; not all importances read them.
+        seed: seed of `random`.
+        head: the classifier's head, for its loss on the labels.
 
     Raises:
         UnknownNameError: there is no importance of this name.
-        DataError: there is no example, and the importance reads some.
+        DataError: the importance needs examples, and there are none.
     """
     model.eval()
     sums, examples = SCORERS[name](model, batches, seed, head)
@@ -105,11 +104,11 @@ def importance_of(
 
 
 _Sums = tuple[list[torch.Tensor], int]
-"""Scores of the heads of each layer, then of the neurons of each, summed over so many examples."""
+"""Scores of each layer's heads, then of each layer's neurons, summed, and the example count."""
 
 
 def _examples_of(batch: TensorBatch) -> int:
-    """Return how many examples a batch has, each of one token row or of several."""
+    """Return the number of examples in a batch; an example may have several token rows."""
     return len(batch[ROWS] if ROWS in batch else batch["labels"])
 
 
@@ -121,7 +120,7 @@ def _by_gates(
     *,
     size_of: Callable[[torch.Tensor], torch.Tensor],
 ) -> _Sums:
-    """Score by the size of the gradient of each example's loss with respect to gates of its own."""
+    """Score by the gradient of each example's loss with respect to the example's own gates."""
     sums: list[torch.Tensor] = []
     examples = 0
     for batch in batches:
@@ -163,10 +162,10 @@ def _by_magnitude(
     return [each.sqrt() for each in _by_part(model, squares)], 1
 
 
-def _by_chance(
+def _at_random(
     model: PreTrainedModel, batches: Iterable[TensorBatch], seed: int, head: Head
 ) -> _Sums:
-    """Score by chance: what any other importance must beat."""
+    """Score at random, as a control."""
     generator = torch.Generator().manual_seed(seed)
     return [torch.rand(count, generator=generator) for count in _counts(model)], 1
 
@@ -178,10 +177,10 @@ SCORERS: Table[Callable[[PreTrainedModel, Iterable[TensorBatch], int, Head], _Su
         "fisher": partial(_by_gates, size_of=torch.square),
         "taylor": _by_taylor,
         "magnitude": _by_magnitude,
-        "random": _by_chance,
+        "random": _at_random,
     },
 )
-"""The rows of IMPORTANCES: (classifier, batches with `labels`, seed, its head) -> scores."""
+"""Scorers by importance: (classifier, batches with `labels`, seed, its head) -> scores."""
 
 
 def _counts(model: PreTrainedModel) -> tuple[int, ...]:
@@ -190,7 +189,7 @@ def _counts(model: PreTrainedModel) -> tuple[int, ...]:
 
 
 def _reading_weights(model: PreTrainedModel) -> list[torch.Tensor]:
-    """Return what reads the heads of each layer, then what reads the neurons of each."""
+    """Return the weights that read each layer's heads, then those that read its neurons."""
     family = family_of(model)
     return [
         cast(nn.Linear, layer.get_submodule(path)).weight
@@ -213,17 +212,17 @@ def gated(
     heads: Sequence[torch.Tensor] = (),
     neurons: Sequence[torch.Tensor] = (),
 ) -> Iterator[None]:
-    """Multiply what heads and neurons give by gates, inside the block.
+    """Multiply the outputs of heads and neurons by gates, inside the block.
 
-    A gate of 1 lets one pass, 0 closes it. Heads are gated where their contexts enter the output
-    projection, neurons where their activations enter the second layer of the feed-forward part, by
-    hooks, so that no model code is copied and every row of FAMILIES has them. (transformers had
-    head masks of its own, and dropped them.)
+    A gate of 1 changes nothing; 0 removes the head or neuron. Hooks gate heads at the input of the
+    output projection, and neurons at the input of the second feed-forward layer, so that no model
+    code is copied and every architecture in FAMILIES has gates. (transformers dropped its own head
+    masks.)
 
     Args:
-        model: a row of FAMILIES.
-        heads: a tensor each layer, (heads,) or one for each example, (batch, heads).
-        neurons: a tensor each layer, (neurons,) or (batch, neurons).
+        model: a model of an architecture in FAMILIES.
+        heads: a tensor per layer, (heads,) or one per example, (batch, heads).
+        neurons: a tensor per layer, (neurons,) or (batch, neurons).
     """
 
     def times(
@@ -251,15 +250,15 @@ def gated(
 def chosen(
     scores: Scores, before: Sequence[int], share: float, across: Across = "model"
 ) -> tuple[tuple[int, ...], ...]:
-    """Return what remains in each layer when a share of its parts before is cut.
+    """Return the numbers of the remaining heads (or neurons) of each layer after a cut.
 
-    Each layer keeps one at least, its most important.
+    Each layer keeps at least its most important one.
 
     Args:
-        scores: of those that are left; comparable across layers where `across` is "model".
-        before: how many each layer had before the first cut.
-        share: of these, so much is cut in all after this cut, from 0 to below 1.
-        across: the whole model, which leaves uneven layers, or each layer for itself.
+        scores: scores of the present heads; comparable across layers where `across` is "model".
+        before: number of heads in each layer before the first cut.
+        share: total share of `before` that is gone after this cut, from 0 to below 1.
+        across: compare in the whole model, which leaves uneven layers, or within each layer.
     """
     if across == "layer":
         counts = [
@@ -270,7 +269,7 @@ def chosen(
     safe = []
     for layer in scores:
         layer = layer.clone()
-        # the best of each layer remains, whatever the others are worth
+        # the best head or neuron of each layer always remains
         layer[layer.argsort(descending=True, stable=True)[0]] = torch.inf
         safe.append(layer)
     every = torch.cat(safe)
@@ -284,14 +283,14 @@ def chosen(
 
 
 def the_best(layer: torch.Tensor, count: int) -> tuple[int, ...]:
-    """Return the numbers of the highest scores (heads,) or (neurons,) of a layer, in order."""
+    """Return the numbers of a layer's highest scores (heads,) or (neurons,), in ascending order."""
     return tuple(sorted(layer.argsort(descending=True, stable=True)[:count].tolist()))
 
 
 def shares_of_rounds(share: float, rounds: int) -> list[float]:
-    """Return the share that is cut after each of several rounds, `share` after the last.
+    """Return the total share that is cut after each round, `share` after the last.
 
-    Every round leaves the same share of what it finds.
+    Every round keeps the same fraction.
     """
-    # the last one as it is: what the others round to may be a part more
+    # the last share is exact: a rounding error could cut one head more
     return [*(1 - (1 - share) ** (number / rounds) for number in range(1, rounds)), share]

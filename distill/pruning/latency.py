@@ -1,4 +1,4 @@
-"""Pruning to a target latency: times of a model's parts, and the search for what fits."""
+"""Pruning to a target latency: times of a model's parts, and the search for the best fit."""
 
 from __future__ import annotations
 
@@ -32,47 +32,47 @@ from distill.pruning.cutting import Remaining, cut
 from distill.pruning.importance import Importance, shares_of_rounds, the_best
 
 SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
-"""Shares of the heads and neurons at which a part is timed; 0 stands for one."""
+"""Shares of the heads and neurons at which a part is timed; 0 stands for one head or neuron."""
 NEURON_STEP = 16
-"""Widths that are not a multiple of it, a vector register's floats, take longer for their size:
-485 neurons of 384 inputs took as long as 512 for 13 tokens, and an eighth longer than 480."""
+"""Floats in a vector register. Other widths are slow for their size: for 13 tokens, 485 neurons of
+384 inputs took as long as 512, and an eighth longer than 480."""
 ROUNDS = 15
 RUNS = 5
-"""Runs of one model in a row, whose median counts, after one that does not."""
+"""Runs of one model in a row, after one warm-up run; the median counts."""
 TABLE_NAME = "table.json"
 BISECTIONS = 60
 LEAST_MS = 1e-12
-"""Stands for a time of 0, by which nothing can be divided."""
+"""Stands for a time of 0 in a division."""
 
 _Key = tuple[str, int]
-"""A part of a layer and how many heads or neurons it has."""
+"""A part of a layer, and its number of heads or neurons."""
 _Times = Mapping[_Key, float]
-"""Milliseconds of a run."""
+"""Milliseconds of each part in a run."""
 REST: _Key = ("rest", 0)
 TOTAL: _Key = ("total", 0)
 
 
 @dataclass(frozen=True)
 class Target:
-    """A model's time now, and its target."""
+    """The target latency of a model, from its latency before pruning."""
 
     factor: float
-    """How many times as fast."""
+    """Wanted speedup."""
     table: LatencyTable
     before: PreTrainedModel
 
     @property
     def before_ms(self) -> float:
-        """Latency that the table predicts for the model as it is."""
+        """Predicted latency of the unpruned model."""
         return self._predicted_ms(self.before)
 
     def limits_ms(self, rounds: int) -> list[float]:
-        """Return what the model may take after each round; each round saves the same share."""
+        """Return the latency limit after each round; each round saves the same share."""
         shares = shares_of_rounds(1 - 1 / self.factor, rounds)
         return [self.before_ms * (1 - share) for share in shares]
 
     def reached(self, model: PreTrainedModel, stopwatches: Stopwatches) -> LatencyFindings:
-        """Return how fast a model is, as predicted and as measured, and what was measured first."""
+        """Return the predicted and measured speedup of a model, with the table of part times."""
         return LatencyFindings(
             target=self.factor,
             predicted=self.before_ms / self._predicted_ms(model),
@@ -92,18 +92,18 @@ def find_target(
     stopwatches: Stopwatches,
     work: Path,
 ) -> Target:
-    """Time a model's parts, once a run, for the target of a config.
+    """Time a model's parts once, for the target latency of a config.
 
     Args:
-        model: as it is before anything is pruned.
+        model: the unpruned model.
         tokenizer: of the pruned model.
-        task: its training texts set the length that is timed, where the config does not.
-        config: has a `target_latency`.
-        stopwatches: where times come from.
-        work: where the table is stored, so that a resumed run reads the same one.
+        task: its training texts set the timed length, where the config does not.
+        config: settings with a `target_latency`.
+        stopwatches: source of the times.
+        work: directory of the stored table, which a resumed run reads again.
 
     Raises:
-        ConfigError: no pruning makes the model so fast.
+        ConfigError: pruning cannot make the model that fast.
     """
     assert config.target_latency is not None
     tokens = config.latency_tokens
@@ -136,23 +136,23 @@ class Point(PartTimes):
 
     @property
     def median_ms(self) -> float:
-        """The middle one of the rounds."""
+        """Median over the rounds."""
         return float(np.median(self.rounds_ms))
 
 
 class LatencyTable(LatencyTimes):
-    """Times of a layer's parts by their size, and the time of a model that follows."""
+    """Times of a layer's parts by size, which predict the latency of a model."""
 
     attention: tuple[Point, ...]
     feed_forward: tuple[Point, ...]
 
     def attention_ms(self, heads: Sequence[int] | range) -> list[float]:
         """Return the times of attention in layers with these numbers of heads."""
-        return _between(self.attention, heads)
+        return _interpolated(self.attention, heads)
 
     def feed_forward_ms(self, neurons: Sequence[int] | range) -> list[float]:
         """Return the times of the feed-forward part in layers with these numbers of neurons."""
-        return _between(self.feed_forward, neurons)
+        return _interpolated(self.feed_forward, neurons)
 
     def predicted_ms(self, heads: Sequence[int], neurons: Sequence[int]) -> float:
         """Return the time of a model whose layers have these numbers of heads and neurons."""
@@ -160,19 +160,19 @@ class LatencyTable(LatencyTimes):
         return float(np.median(self.rest_ms)) + sum(layers)
 
 
-def _between(points: Sequence[Point], counts: Sequence[int] | range) -> list[float]:
-    """Return times on straight lines between the points; more parts never take less time."""
+def _interpolated(points: Sequence[Point], counts: Sequence[int] | range) -> list[float]:
+    """Interpolate times linearly between the points; time never falls with the count."""
     points = sorted(points, key=lambda point: point.count)
     times_ms = np.maximum.accumulate([point.median_ms for point in points])
     return [float(each) for each in np.interp(counts, [p.count for p in points], times_ms)]
 
 
 class Stopwatches:
-    """Times of models on this machine: PyTorch's, on the CPU.
+    """Times of PyTorch models on this machine's CPU.
 
-    Models run in turns, in an order shuffled from round to round, while hooks read the clock
-    between the parts of each layer. So what is timed is the model's own code, in the order and with
-    the caches that it runs with.
+    Models take turns, in an order shuffled every round, while hooks read the clock between the
+    parts of each layer. The times are therefore of the model's own code, with its real order and
+    caches.
     """
 
     def table(self, model: PreTrainedModel, load: LatencyLoad) -> LatencyTable:
@@ -180,10 +180,10 @@ class Stopwatches:
 
         Copies of the model with fewer heads and neurons are timed.
         """
-        models = [_copied(model, share) for share in SHARES]
+        models = [_cpu_copy(model, share) for share in SHARES]
         samples: dict[_Key, list[float]] = defaultdict(list)
         with watched_load(noisy=True) as meter:  # a rough table is better than no pruning
-            for _, times_ms in _in_turns(models, load, "time heads and neurons"):
+            for _, times_ms in _time_in_turns(models, load, "time heads and neurons"):
                 for key, time_ms in times_ms.items():
                     samples[key].append(round(time_ms, 5))
 
@@ -203,10 +203,10 @@ class Stopwatches:
     def speedup(
         self, reference: PreTrainedModel, candidate: PreTrainedModel, load: LatencyLoad
     ) -> Speedup:
-        """Return how many times as fast the candidate is."""
-        models = [_copied(each, 1.0) for each in (reference, candidate)]
+        """Return the speedup of the candidate over the reference."""
+        models = [_cpu_copy(each, 1.0) for each in (reference, candidate)]
         rounds_ms: list[list[list[float]]] = [[], []]
-        for place, times_ms in _in_turns(models, load, "time the pruned model"):
+        for place, times_ms in _time_in_turns(models, load, "time the pruned model"):
             rounds_ms[place].append([times_ms[TOTAL]])
         return speedup(rounds_ms[0], rounds_ms[1])
 
@@ -214,8 +214,8 @@ class Stopwatches:
 HERE = Stopwatches()
 
 
-def _copied(model: PreTrainedModel, share: float) -> PreTrainedModel:
-    """Return a copy on the CPU with a share of each layer's heads and neurons, one at least."""
+def _cpu_copy(model: PreTrainedModel, share: float) -> PreTrainedModel:
+    """Return a copy on the CPU with a share of each layer's heads and neurons, at least one."""
 
     def numbers(count: int, step: int) -> tuple[int, ...]:
         if share < 1:
@@ -224,31 +224,31 @@ def _copied(model: PreTrainedModel, share: float) -> PreTrainedModel:
 
     heads = tuple(numbers(count, 1) for count in heads_of(model.config))
     neurons = tuple(numbers(count, NEURON_STEP) for count in neurons_of(model.config))
-    smaller = cut(model, Remaining(heads, neurons))  # which is built on the CPU
+    smaller = cut(model, Remaining(heads, neurons))  # `cut` builds on the CPU
     smaller.eval()
     return smaller
 
 
-def _in_turns(
+def _time_in_turns(
     models: Sequence[PreTrainedModel], load: LatencyLoad, description: str
 ) -> Iterator[tuple[int, _Times]]:
-    """Time each of the models once a round, in an order of its own; yield its place and times."""
+    """Time each model once per round, in shuffled order; yield the model's index and its times."""
     shuffle = np.random.default_rng(0)
     turns = [place for _ in range(ROUNDS) for place in shuffle.permutation(len(models)).tolist()]
     with quiet(load.threads), torch.inference_mode():
         for place in track(turns, description, len(turns)):
             model, generator = models[place], torch.Generator().manual_seed(0)
-            # which words they have makes no difference in time
+            # the time does not depend on the words
             shape = (load.texts, load.tokens)
             ids = torch.randint(model.config.vocab_size, shape, generator=generator)
             tokens = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
-            _, *runs = (_timed(model, model_inputs(model, tokens)) for _ in range(1 + RUNS))
+            _, *runs = (_time_parts(model, model_inputs(model, tokens)) for _ in range(1 + RUNS))
             yield place, {key: float(np.median([run[key] for run in runs])) for key in runs[0]}
 
 
-def _timed(model: PreTrainedModel, tokens: Mapping[str, torch.Tensor]) -> _Times:
-    """Run a model once; return the time of its parts, of layers alike the median."""
-    with _ticking(model) as ticks:
+def _time_parts(model: PreTrainedModel, tokens: Mapping[str, torch.Tensor]) -> _Times:
+    """Run a model once; return the time of its parts, the median over layers of equal size."""
+    with _clock_reads(model) as ticks:
         started = time.perf_counter_ns()
         model(**tokens)
         total_ms = (time.perf_counter_ns() - started) / 1e6
@@ -266,8 +266,8 @@ def _timed(model: PreTrainedModel, tokens: Mapping[str, torch.Tensor]) -> _Times
 
 
 @contextmanager
-def _ticking(model: PreTrainedModel) -> Iterator[list[int]]:
-    """Note the time in ns when a layer starts, when its attention is done, and when it ends."""
+def _clock_reads(model: PreTrainedModel) -> Iterator[list[int]]:
+    """Collect the time in ns at the start, the end of attention, and the end of each layer."""
     ticks: list[int] = []
 
     def tick(*call: Any) -> None:
@@ -288,24 +288,24 @@ def _ticking(model: PreTrainedModel) -> Iterator[list[int]]:
 
 @dataclass(frozen=True)
 class _Part:
-    """The heads or the neurons of a layer: arrays (choices,), from the fewest that may stay."""
+    """The heads or the neurons of a layer: arrays (choices,), in ascending number kept."""
 
     counts: npt.NDArray[np.int64]
-    """How many may stay."""
+    """How many are kept."""
     lost: npt.NDArray[np.float64]
-    """Importance of all others when the best stay."""
+    """Total importance of the others."""
     time_ms: npt.NDArray[np.float64]
 
     def choice_at(self, price: float) -> int:
-        """Return the place of the choice when a millisecond is worth so much importance."""
+        """Return the index of the best choice at a price: importance per millisecond."""
         return int(np.argmin(self.lost + price * self.time_ms))
 
     def next_ms(self, place: int) -> float:
-        """Return what the next choice takes more."""
+        """Return the additional time of the next larger choice."""
         return float(self.time_ms[place + 1] - self.time_ms[place])
 
     def gain_per_ms(self, place: int) -> float:
-        """Return the importance that the next choice keeps over the time that it takes."""
+        """Return the additional importance of the next larger choice per additional ms."""
         gain = float(self.lost[place] - self.lost[place + 1])
         return gain / max(self.next_ms(place), LEAST_MS)
 
@@ -318,35 +318,35 @@ def fastest_ms(table: LatencyTable, layers: int) -> float:
 def fitting(
     importance: Importance, table: LatencyTable, limit_ms: float, step: int = NEURON_STEP
 ) -> Remaining:
-    """Return the heads and neurons that are worth most together of those that fit into a time.
+    """Return the heads and neurons of most total importance that fit into a latency limit.
 
-    Each layer keeps one head and one neuron at least, whatever the limit (see `fastest_ms`).
-    Mask search of Kwon et al. 2022 (arXiv 2204.09656): the summed importance of what goes is least
-    under a limit on the time that a latency table predicts. They try every number of heads and
-    spend the rest on neurons, which takes a time that grows in proportion to either. Here every
-    part of a layer (its heads, its neurons) has a curve of its own from the table, and a price of a
-    millisecond in importance, a Lagrange multiplier, is sought by bisection: at a price, each part
-    by itself keeps the number of heads or neurons for which lost importance plus priced time is
-    least, and the whole fits as soon as the price is high enough. The remaining time then buys the
-    heads and neurons with the most importance a millisecond that still fit. Neurons remain in steps
-    of 16, since other widths are slower than their size.
-    Importance must mean the same for heads and neurons, as squared gradients do: halved, they are
-    what the loss rises by (the diagonal of the Fisher information). The paper compares them across
-    layers as they are; the pruner gives each layer's share of its sum (`Importance.by_layer`). As
-    they are, a 6-layer teacher of SST-2 at twice its speed had 7 to 79 neurons left in its upper
-    three layers and scored 0.71, untrained, and by shares 0.78.
+    Each layer keeps at least one head and one neuron, whatever the limit (see `fastest_ms`).
+    Mask search of Kwon et al. 2022 (arXiv 2204.09656): minimise the summed importance of pruned
+    parts under a limit on the latency that a table predicts. The paper tries every number of heads
+    and spends the remaining time on neurons, which assumes that time is proportional to both. Here
+    every part of a layer (its heads, its neurons) has its own curve from the table. Bisection finds
+    a price of a millisecond in importance, a Lagrange multiplier: at a price, each part keeps the
+    number of heads or neurons with the least lost importance plus priced time, and a high enough
+    price makes the model fit. The remaining time then goes to the heads and neurons with the most
+    importance per millisecond that still fit. Neurons remain in steps of 16, since other widths are
+    slow for their size.
+    Importance must mean the same for heads and neurons. Squared gradients do: half of them is the
+    increase of the loss (the diagonal of the Fisher information). The paper compares them across
+    layers unscaled; the pruner divides by each layer's sum (`Importance.by_layer`). Unscaled, a
+    6-layer teacher of SST-2 at twice its speed kept 7 to 79 neurons in its upper three layers and
+    scored 0.71 without training; scaled, 0.78.
 
     Args:
-        importance: such that heads and neurons of all layers can be compared.
-        table: the times of parts of up to so many heads and neurons.
-        limit_ms: for the whole model.
-        step: a layer keeps a multiple of so many neurons, or one, or all.
+        importance: importance that is comparable between heads and neurons of all layers.
+        table: times of parts, up to the model's number of heads and neurons.
+        limit_ms: latency limit of the whole model.
+        step: a layer keeps a multiple of `step` neurons, or one, or all.
     """
     heads = [_part(layer, table.attention_ms, 1) for layer in importance.heads]
     neurons = [_part(layer, table.feed_forward_ms, step) for layer in importance.neurons]
     parts = [*heads, *neurons]
     left_ms = limit_ms - float(np.median(table.rest_ms))
-    places = _filled(parts, _priced(parts, left_ms), left_ms)
+    places = _fill_spare_time(parts, _cheapest_fit(parts, left_ms), left_ms)
     counts = [int(part.counts[place]) for part, place in zip(parts, places, strict=True)]
     return Remaining(
         tuple(map(the_best, importance.heads, counts[: len(heads)])),
@@ -357,14 +357,14 @@ def fitting(
 def _part(scores: torch.Tensor, curve: Callable[[Sequence[int]], list[float]], step: int) -> _Part:
     counts = sorted({1, *range(step, len(scores), step), len(scores)})
     ascending = np.sort(scores.double().cpu().numpy())
-    # of the worst so many; sums from the least on, so that nothing lost is exactly 0
+    # summed from the least important on, so that keeping all loses exactly 0
     worst = np.concatenate([[0.0], np.cumsum(ascending)])
     lost = worst[len(scores) - np.asarray(counts)]
     return _Part(np.asarray(counts), lost, np.asarray(curve(counts)))
 
 
-def _priced(parts: Sequence[_Part], limit_ms: float) -> list[int]:
-    """Return what each part chooses at the lowest price at which all fit, as far as they can."""
+def _cheapest_fit(parts: Sequence[_Part], limit_ms: float) -> list[int]:
+    """Return each part's choice at the lowest price at which the model fits, if it can."""
     limit_ms = max(limit_ms, _spent_ms(parts, [0] * len(parts)))
     low, high = 0.0, 1.0
     while _spent_ms(parts, _choices(parts, high)) > limit_ms:
@@ -384,8 +384,8 @@ def _spent_ms(parts: Sequence[_Part], places: Sequence[int]) -> float:
     return sum(float(part.time_ms[place]) for part, place in zip(parts, places, strict=True))
 
 
-def _filled(parts: Sequence[_Part], places: Sequence[int], limit_ms: float) -> list[int]:
-    """Keep more step by step, the most important a millisecond first, while a step fits."""
+def _fill_spare_time(parts: Sequence[_Part], places: Sequence[int], limit_ms: float) -> list[int]:
+    """Keep more heads and neurons while they fit, by importance per millisecond."""
     places, left_ms = list(places), limit_ms - _spent_ms(parts, places)
     while True:
         more = [

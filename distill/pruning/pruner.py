@@ -1,8 +1,8 @@
-"""Pruning: the least important parts of a classifier go, and the others recover.
+"""Pruning: cut the least important parts of a classifier, then recover its score by training.
 
 torch artifact + task + PruneConfig
   -> tokens of the vocabulary, then layers, then heads and neurons in rounds (`pruning.rounds`)
-  -> torch artifact, of the pruned form where its layers are uneven
+  -> torch artifact, in the pruned form where its layers are uneven
 """
 
 from __future__ import annotations
@@ -73,13 +73,13 @@ def prune(
     `stopwatches` time parts of the model, where the config has a `target_latency`.
 
     Raises:
-        ConfigError, ModelError: there is nothing to cut, or the architecture cannot be, or the
-            teacher predicts other labels; raised before anything is trained.
-        DataError: the file of unlabelled texts is wrong.
-        AccuracyError: it lost more than `max_drop`.
-        ConstantError: it predicts one label everywhere, though it was to recover; or the teacher
-            that it recovers with does. Nothing is written then but checkpoints, from which the
-            same run with another `max_drop`, or with `allow_constant`, continues.
+        ConfigError, ModelError: there is nothing to cut, or the architecture cannot be cut, or the
+            teacher predicts other labels; raised before training starts.
+        DataError: the file of unlabelled texts is malformed.
+        AccuracyError: the pruned model lost more than `max_drop`.
+        ConstantError: the recovered model, or the teacher of the recovery, predicts one label
+            everywhere. Only checkpoints are written then, from which the same run with another
+            `max_drop`, or with `allow_constant`, continues.
     """
     config.check_rules()
     task.require_training("prune")
@@ -123,7 +123,7 @@ def prune(
         model, recovery, rounds = in_rounds(model, context)
         _check_drop(task.metric, before, rounds[-1].score, config)
         held_out = before
-        if task.chosen_on == "selection":  # and the held-out texts are read once, here
+        if task.chosen_on == "selection":  # the held-out texts are read only here
             held_out = score_on(unpruned.model, whole, task, task.dev)
         scores = final_score(model, tokenizer, task, score_before=held_out)
         _check_varied(scores, unpruned, whole, task, config)
@@ -158,10 +158,10 @@ def prune(
 def _whole_tokenizer(
     parent: Artifact, model: PreTrainedModel, config: PruneConfig
 ) -> PreTrainedTokenizerBase:
-    """Return the tokenizer of the model to prune, with the longest input of the config, if any.
+    """Return the unpruned model's tokenizer, with the config's longest input, if any.
 
     Raises:
-        ConfigError: the model has fewer positions, or reads shorter texts than are to be timed.
+        ConfigError: the model has too few positions for the longest input or the timed length.
     """
     if config.max_length is not None:
         check_positions(config.max_length, model.config)
@@ -178,10 +178,10 @@ def _whole_tokenizer(
 def _with_fewer_tokens(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, task: Task, config: PruneConfig
 ) -> tuple[PreTrainedTokenizerBase, VocabularyFindings | None]:
-    """Cut the vocabulary in place; return what reads it, and how that reads held-out texts.
+    """Cut the vocabulary in place; return the new tokenizer, and how it reads held-out texts.
 
-    The held-out texts choose nothing: the training texts, those without labels too, or a corpus
-    choose the tokens that stay.
+    The remaining tokens are chosen by the training texts, with unlabelled ones, or by a corpus;
+    never by the held-out texts.
     """
     if config.vocab is None:
         return tokenizer, None
@@ -207,9 +207,9 @@ def _check_varied(
     task: Task,
     config: PruneConfig,
 ) -> None:
-    """Raise ConstantError for a model of one label; only warn where no recovery was wanted.
+    """Raise ConstantError for a model that predicts one label; only warn without recovery.
 
-    Without recovery, a later stage is to train what was cut, and may well recover it.
+    Without recovery, a later stage may train the pruned model and still recover it.
     """
     if scores.constant is None or config.allow_constant:
         return
@@ -217,7 +217,7 @@ def _check_varied(
         advice = f"to cut less, in more rounds; more epochs; or {another_rate(config)}"
     else:
         advice = "to cut less, or a recovery"
-        choices = task.choices  # the held-out texts are read for the scores alone
+        choices = task.choices  # the held-out texts serve for the scores alone
         _, predictions = evaluated(unpruned.model, whole, task, choices)
         if found_constant(task, choices, predictions):
             advice = "another model to prune: this one predicts one label before it is cut, too"
@@ -236,7 +236,7 @@ def _check_varied(
 
 
 def check_architecture(model: PreTrainedModel, config: PruneConfig) -> None:
-    """Raise ModelError where layers are to be cut of an architecture whose layers cannot be."""
+    """Raise ModelError where the config cuts layers of an architecture that cannot be cut."""
     if config.cuts_parts:
         check_prunable(model)
     if config.layers:
@@ -244,7 +244,7 @@ def check_architecture(model: PreTrainedModel, config: PruneConfig) -> None:
 
 
 def check_possible(model: PreTrainedModel, config: PruneConfig) -> None:
-    """Raise where a model has not so many layers, heads or neurons that some can be cut.
+    """Raise where a model has too few layers, heads or neurons for the cut.
 
     Raises:
         ModelError: no layer would be left.
@@ -261,7 +261,7 @@ def check_possible(model: PreTrainedModel, config: PruneConfig) -> None:
 
 
 def check_vocabulary_stays(config: PruneConfig, task: Task) -> None:
-    """Raise ConfigError where a model of tags or answers would read other tokens than it did."""
+    """Raise ConfigError where the vocabulary of a model of tags or answers would be cut."""
     if config.vocab is not None and head_of(task.problem).per_token:
         raise ConfigError(
             f"vocab={config.vocab!r}: tags and answers are learned token by token, so that all "
@@ -271,11 +271,11 @@ def check_vocabulary_stays(config: PruneConfig, task: Task) -> None:
 
 
 def expected_pruned(config: PruneConfig, source: ExpectedModel | None) -> ExpectedModel | None:
-    """Return what is left of a model, as far as it is known before any texts are read."""
+    """Return the expected pruned model, as far as it is known before any texts are read."""
     if source is None or not (config.cuts_parts or config.layers):
         return source
-    if not config.cuts_parts:  # which layers go decides how deep and how even the rest is
+    if not config.cuts_parts:  # the dropped layers decide the shape of the pruned model
         return replace(source, shape_known=False)
     origin = family_name(source.model.config)
-    # a head that is gone makes a layer unlike the config; neurons may go in equal numbers
+    # removed heads always need the pruned form; neurons may be cut equally in all layers
     return ExpectedModel.of_type(PRUNABLE[origin].config.model_type if config.heads else origin)

@@ -1,22 +1,21 @@
-"""Rescaling: what remains after a cut makes up for what went, by least squares and no training.
+"""Rescaling: remaining heads and neurons make up for pruned ones, by least squares, no training.
 
 Mask tuning of Kwon et al. 2022, "A Fast Post-Training Pruning Framework for Transformers" (arXiv
 2204.09656). Part by part, from the first layer's attention to the last layer's feed-forward part,
-each remaining head or neuron gets a scale s of its own, and the part a constant vector c, which
-minimise over the real tokens
-    |r - c - sum of (s - 1) * what the head or neuron writes|^2 + damping * |s - 1|^2,
-where r is by how much the part's sum with its shortcut (what its layer norm reads) differs from
-that of the unpruned model, which reads the same text from its own embeddings on. The scales go into
-the weights that read the head or the neuron and the constant into their bias, so that the model
-keeps its shape. Of the last layer only the first token counts, the one that the classifier reads,
-as in the published code; of one that reads the mean of all tokens, all of them.
-Departures: the constant is ours, for what is cut writes something else than 0 on average; linear
-layers without a bias go without it. The
-normal equations are solved as they are, in float64, where the published code runs LSMR (they have
-no more unknowns than a layer has neurons, and need no second look at the texts). The damping is a
-share of their mean diagonal, so that it means the same for any number of texts. Where scales leave
-[-10, 10] a part gets its constant alone and tuning continues with the next one; the published code
-ends there.
+each remaining head or neuron gets a scale s, and the part a constant vector c, which minimise over
+the real tokens
+    |r - c - sum of (s - 1) * output of the head or neuron|^2 + damping * |s - 1|^2.
+The residual r is the unpruned model's part output plus shortcut (the input of the layer norm),
+minus the pruned model's; both models read the same text from their own embeddings on. The scales
+are folded into the weights that read the head or neuron, and the constant into their bias, so that
+the model keeps its shape. In the last layer only the first token counts, since the classifier
+reads only that one, as in the published code; if the classifier reads the mean, all tokens count.
+Departures: the constant is ours, since pruned parts do not have a mean output of 0; linear layers
+without a bias get none. The normal equations are solved directly, in float64, where the published
+code runs LSMR (there are no more unknowns than neurons in a layer, and one pass over the texts
+suffices). The damping is a share of their mean diagonal, so that it means the same for any number
+of texts. Where scales leave [-10, 10], a part gets only its constant and tuning continues with the
+next part; the published code stops there.
 """
 
 from __future__ import annotations
@@ -44,21 +43,21 @@ DAMPING = 1e-2
 LARGEST_SCALE = 10.0
 
 
-class _Reached(Exception):  # noqa: N818  # no error: a run has all that it was started for
-    """Ends a run of a model."""
+class _StopForward(Exception):  # noqa: N818  # not an error
+    """Ends a forward pass once the wanted states are read."""
 
 
 @dataclass(frozen=True)
 class _Part:
-    """What each layer adds to its shortcut: the output of its heads, or of its neurons."""
+    """The heads or the neurons of all layers, whose output each layer adds to its shortcut."""
 
     name: str
     linear: str
-    """Where in a layer the linear layer is that reads the heads or neurons."""
+    """Path in a layer to the linear layer that reads the heads or neurons."""
     sum: Place
-    """Where its output has been added to the shortcut."""
+    """Where the output of `linear` has been added to the shortcut."""
     counts: list[int]
-    """How many heads or neurons each layer has."""
+    """Number of heads or neurons in each layer."""
 
 
 def rescale(
@@ -69,17 +68,17 @@ def rescale(
     *,
     per_token: bool = False,
 ) -> list[RescaledPart]:
-    """Scale the heads and neurons of a pruned model, in place, and return what it did.
+    """Scale the heads and neurons of a pruned model in place; return the errors of each part.
 
     Args:
-        pruned: a row of PRUNABLE, put into eval mode.
+        pruned: a model of an architecture in PRUNABLE, put into eval mode.
         whole: the model before the cut, with as many layers, on the same device.
-        batches: texts with an `attention_mask`, where the models are.
-        damping: how much scales are held at 1, over what the mean head or neuron of a part writes.
-        per_token: whether the head reads all tokens of the last layer, and not the first alone.
+        batches: texts with an `attention_mask`, on the models' device.
+        damping: penalty on scales other than 1, relative to the mean square output.
+        per_token: whether the head reads all tokens of the last layer, not only the first.
 
     Raises:
-        DataError: there is no text.
+        DataError: there are no texts.
     """
     if not batches:
         raise DataError("there is no text to rescale heads and neurons on. Give some.")
@@ -96,7 +95,7 @@ def rescale(
             neurons_of(pruned.config),
         ),
     )
-    # in the order in which they run
+    # in the order of the forward pass
     places = [(layer, part) for layer in range(len(encoder_layers(pruned))) for part in parts]
     per_token = per_token or pools_all_tokens(pruned.config)
     return [
@@ -107,9 +106,9 @@ def rescale(
 
 @torch.no_grad()
 def fold(linear: nn.Linear, scales: torch.Tensor, constant: torch.Tensor | None = None) -> None:
-    """Scale what a linear layer reads, (heads,) or (neurons,), in its weights.
+    """Fold scales of a linear layer's inputs, (heads,) or (neurons,), into its weights.
 
-    A constant (hidden,) is added to what it writes, where it has a bias.
+    A constant (hidden,) is added to its bias, if any.
     """
     width = linear.in_features // len(scales)
     linear.weight.mul_(scales.to(linear.weight).repeat_interleave(width))
@@ -138,7 +137,7 @@ def _rescale_part(
         inputs, output = _states_at(pruned, layer, (Place(part.linear), part.sum), batch)
         (wanted,) = _states_at(whole, layer, (part.sum,), batch)
         sums.add(inputs[read], output[read], wanted[read])
-    changes, error = _solved(sums, linear, part.counts[layer], damping)
+    changes, error = _solve(sums, linear, part.counts[layer], damping)
     width = linear.in_features // len(changes)
     written = linear.weight.double() @ (changes.repeat_interleave(width) * sums.inputs)
     fold(linear, 1 + changes, (sums.shift - written) / sums.tokens)
@@ -172,10 +171,9 @@ class _Sums:
         return cls(empty((width, width)), empty((width, hidden)), empty(width), empty(hidden))
 
     def add(self, inputs: torch.Tensor, output: torch.Tensor, wanted: torch.Tensor) -> None:
-        """Count tokens: what the part reads (tokens, width), its output (tokens, hidden) and the
-        unpruned model's."""
+        """Add tokens: inputs (tokens, width), output and the unpruned model's (tokens, hidden)."""
         missing = wanted - output
-        self.products += inputs.T @ inputs  # in the model's own precision; the sums are in float64
+        self.products += inputs.T @ inputs  # in the model's precision; the sums are in float64
         self.moments += inputs.T @ missing
         self.inputs += inputs.sum(0)
         self.shift += missing.sum(0)
@@ -184,9 +182,9 @@ class _Sums:
         self.whole += float(wanted.double().square().sum())
 
     def equations(self, linear: nn.Linear) -> tuple[torch.Tensor, torch.Tensor, float]:
-        """Return the products, the moments and what is missing.
+        """Return the products, the moments and the squared missing output.
 
-        Where a bias can hold a constant, they are what is left when the best one is added.
+        With a bias, they are what remains after the best constant is added.
         """
         if linear.bias is None:
             return self.products, self.moments, self.missing
@@ -201,18 +199,18 @@ class _Sums:
 def _states_at(
     model: PreTrainedModel, layer: int, places: Sequence[Place], batch: TensorBatch
 ) -> list[torch.Tensor]:
-    """Run a model up to some places of a layer; return the states there, in their order."""
+    """Run a model up to places in a layer; return the states there, in the order of the places."""
     reached: list[torch.Tensor] = []
 
     def keep(states: torch.Tensor) -> None:
         reached.append(states)
         if len(reached) == len(places):
-            raise _Reached
+            raise _StopForward
 
     module = encoder_layers(model)[layer]
     hooks = [place.listen(module, keep) for place in places]
     try:
-        with suppress(_Reached):
+        with suppress(_StopForward):
             model(**model_inputs(model, batch))
     finally:
         for hook in hooks:
@@ -220,13 +218,13 @@ def _states_at(
     return reached
 
 
-def _solved(
+def _solve(
     sums: _Sums, linear: nn.Linear, count: int, damping: float
 ) -> tuple[torch.Tensor, float]:
-    """Return by how much the scales of heads or neurons differ from 1, and the error then.
+    """Return the scales of heads or neurons minus 1, and the squared error that remains.
 
-    What two channels write together, over all tokens, is the product of what they give times the
-    product of their columns of the weight; a head is the sum of its channels.
+    The inner product of two channels' outputs over all tokens is the product of their inputs times
+    the product of their weight columns; a head is the sum of its channels.
     """
     products, moments, missing = sums.equations(linear)
     columns = linear.weight.double()  # (hidden, width)
@@ -235,6 +233,6 @@ def _solved(
     wanted = (moments * columns.T).sum(1).unflatten(0, (count, -1)).sum(1)  # (count,)
     held = damping * gram.diagonal().mean() + torch.finfo(gram.dtype).tiny
     changes = torch.linalg.solve(gram + held * torch.eye(count).to(gram), wanted)
-    if not (1 + changes).abs().le(LARGEST_SCALE).all():  # nor is a scale that is not a number
+    if not (1 + changes).abs().le(LARGEST_SCALE).all():  # also true of NaN
         return torch.zeros_like(changes), missing
     return changes, missing + float(changes @ gram @ changes - 2 * changes @ wanted)

@@ -44,8 +44,7 @@ from distill.teachers.outputs import LOGITS, teacher_outputs, teacher_token_logi
 from distill.trained import epoch_score, score_on
 
 RECOVERY = Phase("recovery", (SoftLabels(weight=1.0, temperature=1.0), HardLabels(weight=1.0)))
-"""Losses of a pruned model: on the outputs of its teacher, and on the labels, where there are
-some."""
+"""Losses of a pruned model: on its teacher's outputs, and on labels where texts have them."""
 
 
 @dataclass(frozen=True)
@@ -53,18 +52,17 @@ class PruningContext:
     """Settings and data that all rounds share."""
 
     teacher: Teacher
-    """The recovery learns from it; the unpruned model, where no other is set."""
+    """Teacher of the recovery: the unpruned model, unless another is set."""
     task: Task
-    """Without unlabelled texts."""
+    """The task, without unlabelled texts."""
     config: PruneConfig
     tokenizer: PreTrainedTokenizerBase
     examples: TokenDataset
-    """The task's training texts, then the unlabelled ones, with the teacher's logits where they are
-    learned."""
+    """The task's training texts, then unlabelled ones, with the teacher's logits if recovered."""
     work: Path
     description: str
     target: Target | None = None
-    """How fast to become, where no shares are set."""
+    """The target latency, where no shares are set."""
 
     @property
     def head(self) -> Head:
@@ -76,7 +74,7 @@ class PruningContext:
         return score_on(model, self.tokenizer, self.task, self.task.choices)
 
     def scored_batches(self, device: torch.device) -> Iterator[TensorBatch]:
-        """Yield some of the labelled examples, drawn by the seed, in batches of like length."""
+        """Yield a seeded sample of the labelled examples, in batches of similar length."""
         config, examples = self.config, self.examples
         generator = torch.Generator().manual_seed(config.seed)
         order: list[int] = torch.randperm(len(self.task.train), generator=generator).tolist()
@@ -92,7 +90,7 @@ class PruningContext:
 def without_some_layers(
     model: PreTrainedModel, context: PruningContext
 ) -> tuple[PreTrainedModel, tuple[int, ...] | None]:
-    """Drop as many layers as the config sets; return which remain, None where all do."""
+    """Drop as many layers as the config sets; return the remaining ones, None for all."""
     if not context.config.layers:
         return model, None
     batches = [*context.scored_batches(model.device)]
@@ -106,7 +104,7 @@ def in_rounds(
     """Cut and recover as often as the config sets.
 
     Returns:
-        The pruned model, the training of all recoveries, and each round's remainder and score.
+        The pruned model, the training report of all recoveries, and a record of each round.
     """
     config, whole = context.config, model
     before = heads_of(model.config), neurons_of(model.config)
@@ -114,7 +112,7 @@ def in_rounds(
     importance_of_heads = None
     recovery = TrainingReport(steps=0)
     rounds: list[PruningRound] = []
-    # where no heads and neurons are cut, there is one round that recovers
+    # without heads or neurons to cut, one round only recovers
     for number in range(config.rounds if config.cuts_parts else 1):
         if config.cuts_parts:
             batches = context.scored_batches(model.device)
@@ -163,10 +161,10 @@ def _remaining(
     """Return the heads and neurons that remain after a round.
 
     Args:
-        importance: of those that remain before it, as measured.
-        before: how many heads and neurons each layer had before the first round.
-        number: of the round, from 0.
-        context: the target latency, or the shares to cut.
+        importance: importance of the heads and neurons before this round.
+        before: number of heads and neurons in each layer before the first round.
+        number: number of the round, from 0.
+        context: target latency, or shares to cut.
     """
     config = context.config
     if context.target:
@@ -199,7 +197,7 @@ class _Recovery(Distillation):
 
 
 def _recover(model: PreTrainedModel, context: PruningContext, number: int) -> TrainingReport:
-    """Train the pruned model in place; an interrupted run continues in the round it was in."""
+    """Train the pruned model in place; an interrupted run continues in its round."""
     recovery = _Recovery(model, context)
     work, place = context.work / f"round-{number}", f"round {number + 1} of {context.config.rounds}"
     return recovery.run(context.config, work, f"{context.description}: {place}").last
@@ -207,36 +205,36 @@ def _recover(model: PreTrainedModel, context: PruningContext, number: int) -> Tr
 
 @dataclass(frozen=True)
 class RecoveryTexts:
-    """The texts that a pruned model recovers on, and the teacher whose logits it learns there."""
+    """Texts for the recovery of a pruned model, and the teacher whose logits it learns."""
 
     teacher: Teacher
     task: Task
-    """With the unlabelled texts."""
+    """The task with unlabelled texts."""
     labelled: Task
-    """Without them."""
+    """The task without unlabelled texts."""
     config: PruneConfig
     left_out: Mapping[str, int]
-    """How many unlabelled texts were left out, by the filter."""
+    """Number of unlabelled texts left out, by filter."""
 
     def added(self) -> dict[str, Any]:
-        """Return the findings on texts that were learned from beside the task's own."""
+        """Return the findings on texts that were added to the task's own."""
         if not (self.config.learns_unlabelled and self.config.recovers):
             return {}
         count = len(self.task.train) - len(self.labelled.train)
         return {"unlabelled_texts": count, "unlabelled_left_out": dict(self.left_out)}
 
     def examples(self, tokenizer: PreTrainedTokenizerBase) -> TokenDataset:
-        """Return the texts for the pruned model, with the teacher's logits where it recovers.
+        """Return the tokenised texts, with the teacher's logits if the model is to recover.
 
         Args:
             tokenizer: the pruned model's.
         """
         problem_type = self.task.problem_type
-        if not self.config.recovers:  # what is cut depends on labelled texts
+        if not self.config.recovers:  # importance reads labelled texts alone
             return token_dataset(self.labelled.train, tokenizer, problem_type)
         texts = token_dataset(self.task.train, tokenizer, problem_type)
         teacher, digest = self.teacher.model, self.teacher.artifact.digest
-        # the teacher reads no more of a text than the pruned model
+        # the teacher's input is cut at the pruned model's longest input
         longest = longest_input(tokenizer)
         longest = min(longest, most_tokens(teacher.config) or longest)
         its_tokenizer = load_tokenizer(self.teacher.artifact.path, longest)
@@ -251,13 +249,13 @@ class RecoveryTexts:
 
 
 def recovery_texts(unpruned: Teacher, task: Task, config: PruneConfig) -> RecoveryTexts:
-    """Load the teacher that is set and the unlabelled texts.
+    """Load the recovery's teacher and the unlabelled texts.
 
     Raises:
         ConfigError: the teacher predicts other labels.
-        ModelError, NotAnArtifactError, DamagedArtifactError: it is not a classifier, or it labels
-            words and reads other tokens.
-        DataError: the file of unlabelled texts is wrong.
+        ModelError, NotAnArtifactError, DamagedArtifactError: the teacher is not a classifier, or it
+            labels words and has another vocabulary.
+        DataError: the file of unlabelled texts is malformed.
     """
     teacher = unpruned
     if config.teacher is not None:

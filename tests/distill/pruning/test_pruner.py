@@ -311,27 +311,27 @@ def test_a_drop_beyond_the_allowed_one_is_refused(
 
 HALF: dict[str, Any] = {"heads": 0.5}
 IDLE_SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
-    "rounds of no parts": {"rounds=2: only heads and neurons": {"rounds": 2, "vocab": "task"}},
-    "importance of no parts": {
+    "rounds without parts": {"rounds=2: only heads and neurons": {"rounds": 2, "vocab": "task"}},
+    "importance without parts": {
         "across=layer, importance=magnitude: only heads and neurons": {
             **{"vocab": "task", "across": "layer", "importance": "magnitude"},
         },
     },
-    "rescaling no parts": {
+    "rescaling without parts": {
         "retraining_free=True: only heads and neurons": {"retraining_free": True, "layers": 1},
     },
-    "texts that nothing scores": {
+    "scored texts without effect": {
         "scored_texts=9: what is cut here does not": {"vocab": "task", "scored_texts": 9},
         "scored_texts=8: what is cut here does not": {
             **{**HALF, "importance": "random", "scored_texts": 8},
         },
     },
-    "batches of nothing": {
+    "batches without a forward pass": {
         "batch_size=3, tokens_per_batch=7: no batch is computed": {
             **{"vocab": "task", "recover": False, "batch_size": 3, "tokens_per_batch": 7},
         },
     },
-    "floor of no vocabulary": {
+    "vocabulary settings without vocab": {
         "vocab_floor=2, vocab_size=9: without vocab": {**HALF, "vocab_floor": 2, "vocab_size": 9},
     },
     "latency without a target": {
@@ -363,7 +363,7 @@ IDLE_SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
             **{**HALF, "recover": False, "teacher": "elsewhere"},
         },
     },
-    "unlabelled texts that nothing reads": {
+    "unlabelled texts without effect": {
         "max_unlabelled=4, unlabelled=more.txt: nothing is trained, and tokens are counted": {
             **{**HALF, "recover": False, "unlabelled": "more.txt", "max_unlabelled": 4},
         },
@@ -375,7 +375,7 @@ IDLE_SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
     "recovery with rescaling": {
         "retraining_free=True and recover=True: rescaling": {**RESCALED, "recover": True},
     },
-    "texts longer than any": {
+    "timed texts longer than max_length": {
         "max_length=128 and latency_tokens=129: no text is longer": {
             **{"target_latency": 2, "latency_tokens": 129, "max_length": 128},
         },
