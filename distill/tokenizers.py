@@ -1,9 +1,9 @@
 """Tokenizers that fit a model: its inputs, its longest text, and repairs.
 
 Tokenizers of some architectures are changed so that their model can classify batches of texts.
-Some were made for generating: GPT-2's cannot pad and puts nothing between two texts, T5's takes
-the end token from the text itself. Others lost what puts special tokens around texts when they
-were converted. What is changed here is saved with the tokenizer.
+Some were made for generation: GPT-2's cannot pad and puts nothing between two texts, T5's accepts
+the end token inside a text. Others lost their special tokens around texts when they were converted.
+The changes are saved with the tokenizer.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from bertender.text.tokenizer import load_by_transformers, longest_input
 logger = logging.getLogger(__name__)
 
 READING_THE_LAST_TOKEN = frozenset({"xlnet"})
-"""Architectures that predict at the last token, padding or not: theirs must stand in front. Every
-other one counts positions from the front, so that padding there would change its logits."""
+"""Architectures that predict at the last token, so that they must be padded on the left. All others
+count positions from the left, so that left padding would change their logits."""
 
 FRAME = ("{cls} $A {sep}", "{cls} $A {sep} $B:1 {sep}:1")
 """Special tokens around a text, and around a pair of texts: BERT's."""
@@ -46,7 +46,7 @@ FRAMES = {
     "modernbert": ("{cls} $A {sep}", "{cls} $A {sep} $B {sep}"),
     "xlnet": ("$A {sep} {cls}:2", "$A {sep} $B:1 {sep}:1 {cls}:2"),
 }
-"""model_type -> those of other architectures."""
+"""Special tokens around texts of other architectures, by model_type."""
 ANY_TEXT = "a"
 TEXTS_AT_ONCE = 1000
 
@@ -54,20 +54,20 @@ TEXTS_AT_ONCE = 1000
 def fitting_tokenizer(
     source: str, model: PreTrainedModel, *, finished: bool = False, **settings: Any
 ) -> PreTrainedTokenizerBase:
-    """Load a tokenizer that gives what `model` takes: these inputs, and no longer ones.
+    """Load a tokenizer that fits `model`: the model's input names and longest input.
 
     Many tokenizers were saved for another model (BERT's gives segments, which DistilBERT refuses)
-    or state no length at all; some lack more (see `fill_gaps`).
+    or have no maximum length; some lack more (see `fill_gaps`).
 
     Args:
         source: a folder or a hub name.
-        model: what its tokens are for.
-        finished: `source` is a trained classifier, whose texts stay as its tokenizer puts them.
-        settings: more of the tokenizer's own settings.
+        model: model that reads the tokens.
+        finished: whether `source` is a trained classifier, whose special tokens stay as they are.
+        settings: further settings of the tokenizer.
 
     Raises:
-        OSError, ValueError: there is no tokenizer, it would need code from the hub, or it has
-            nothing to pad with.
+        OSError, ValueError: there is no tokenizer, it would need code from the hub, or it has no
+            token to pad with.
     """
     own = _load(source)
     names = [name for name in input_names(model) if name in own.model_input_names]
@@ -77,7 +77,7 @@ def fitting_tokenizer(
         Path(source) / CARD_NAME,
     )
     if positions and card.is_file() and read_card(card.parent).max_length:
-        longest = positions  # what an artifact was truncated to suited its task, and binds no other
+        longest = positions  # an artifact's maximum length is for its own task only
     elif positions:
         longest = min(longest, positions)
     settings = {**settings, "model_input_names": names, "model_max_length": longest}
@@ -89,14 +89,14 @@ def fitting_tokenizer(
 def _load(source: str, **settings: Any) -> PreTrainedTokenizerBase:
     try:
         return load_by_transformers(source, local_files_only=Path(source).is_dir(), **settings)
-    except TypeError:  # it looks for the file of a tokenizer without asking whether there is one
+    except TypeError:  # transformers opens the tokenizer file without checking that it exists
         raise ValueError("it has no tokenizer") from None
 
 
 def gap_settings(config: PretrainedConfig) -> dict[str, Any]:
-    """Return the settings that a tokenizer must be loaded with, to serve a model of this config."""
+    """Return the settings with which to load a tokenizer for a model of this config."""
     side = "left" if config.model_type in READING_THE_LAST_TOKEN else "right"
-    # else special tokens that a text happens to spell would be read as such
+    # a text that spells a special token must not contain one
     apart = {"split_special_tokens": True} if config.is_encoder_decoder else {}
     return {"padding_side": side, **apart}
 
@@ -104,16 +104,16 @@ def gap_settings(config: PretrainedConfig) -> dict[str, Any]:
 def fill_gaps(
     tokenizer: PreTrainedTokenizerBase, config: PretrainedConfig, *, finished: bool = False
 ) -> None:
-    """Change a tokenizer so that a classifier of this config predicts each text by itself.
+    """Add missing padding and special tokens, so that a classifier can read batches of texts.
 
     Args:
-        tokenizer: it is changed in place.
-        config: the model's.
-        finished: the tokenizer is that of a trained classifier, which reads texts as it puts them:
-            nothing is put around them that was not.
+        tokenizer: tokenizer to change in place.
+        config: the model's config.
+        finished: whether the tokenizer is a trained classifier's, whose special tokens around texts
+            must not change.
 
     Raises:
-        ValueError: it has no token that it could pad with.
+        ValueError: the tokenizer has no token to pad with.
     """
     if tokenizer.pad_token is None:
         if tokenizer.eos_token is None:
@@ -125,22 +125,22 @@ def fill_gaps(
         if lacks_frame(tokenizer):
             frame_texts(tokenizer, config.model_type)
         elif (end := tokenizer.eos_token) and not tokenizer.num_special_tokens_to_add(pair=True):
-            # after each text, as pre-training does: it parts the two of a pair
+            # after each text, as in pre-training; it also separates the texts of a pair
             tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
                 f"$A {end}", f"$A {end} $B {end}", [(end, tokenizer.eos_token_id)]
             )
     if config.is_encoder_decoder:
-        _keep_the_end_unspelt(tokenizer)
+        _split_spelt_end_token(tokenizer)
 
 
 def lacks_frame(tokenizer: PreTrainedTokenizerBase) -> bool:
-    """Return whether a tokenizer names tokens for both ends of a text and puts neither there."""
+    """Return whether a tokenizer has [CLS] and [SEP] tokens but adds neither to a text."""
     ends = {tokenizer.cls_token_id, tokenizer.sep_token_id}
     return None not in ends and ends.isdisjoint(tokenizer(ANY_TEXT)["input_ids"])
 
 
 def frame_texts(tokenizer: PreTrainedTokenizerFast, model_type: str) -> None:
-    """Put the special tokens of an architecture around texts, with a warning in the log."""
+    """Make a tokenizer add its architecture's special tokens to texts, and log a warning."""
     ends = {"cls": str(tokenizer.cls_token), "sep": str(tokenizer.sep_token)}
     single, pair = (each.format(**ends) for each in FRAMES.get(model_type, FRAME))
     numbers = [(str(ends[name]), getattr(tokenizer, f"{name}_token_id")) for name in ends]
@@ -153,11 +153,11 @@ def frame_texts(tokenizer: PreTrainedTokenizerFast, model_type: str) -> None:
     )
 
 
-def _keep_the_end_unspelt(tokenizer: PreTrainedTokenizerFast) -> None:
-    """Break the end token apart where a text spells it.
+def _split_spelt_end_token(tokenizer: PreTrainedTokenizerFast) -> None:
+    """Split the end token where a text spells it.
 
-    Encoder-decoders classify by the state of the last one and refuse texts that have more of them
-    than others. Unigram vocabularies hold it as a token like any other.
+    Encoder-decoders classify by the state of the last end token and refuse batches whose texts have
+    different numbers of them. Unigram vocabularies have it as an ordinary token.
     """
     end = tokenizer.eos_token
     if tokenizer(end, add_special_tokens=False)["input_ids"].count(tokenizer.eos_token_id) == 0:
@@ -172,24 +172,24 @@ class TokenUse:
     """Counts of tokens in texts, and the special tokens of a tokenizer."""
 
     counts: torch.Tensor
-    """(tokens,), how often each occurs."""
+    """(tokens,), occurrences of each token."""
     special: tuple[int, ...]
-    """Tokens that stand for no part of a text, [CLS] and padding among them."""
+    """Special tokens, such as [CLS] and padding, without the unknown token."""
     before: tuple[int, ...] = ()
-    """Special tokens in front of a text."""
+    """Special tokens before a text."""
     after: tuple[int, ...] = ()
-    """Special tokens behind a text."""
+    """Special tokens after a text."""
 
 
 def token_use(tokenizer: PreTrainedTokenizerBase, examples: Iterable[Example]) -> TokenUse:
-    """Return how a tokenizer frames texts, and how often its tokens occur in examples."""
+    """Return a tokenizer's special tokens, and its token counts in examples."""
     counts = torch.zeros(len(tokenizer), dtype=torch.long)
     texts = (text for example in examples for text in example if text)
     for batch in batched(texts, TEXTS_AT_ONCE):
         rows = tokenizer(batch, add_special_tokens=False, verbose=False)["input_ids"]
         tokens = torch.tensor([token for row in rows for token in row], dtype=torch.long)
         counts += torch.bincount(tokens, minlength=len(tokenizer))
-    # a text with an unknown token has a part that the table can learn of
+    # the unknown token stands for part of a text, so its vector can be learned
     special = set(tokenizer.all_special_ids) - {tokenizer.unk_token_id}
     framed: list[int] = tokenizer(ANY_TEXT)["input_ids"]
     text: list[int] = tokenizer(ANY_TEXT, add_special_tokens=False)["input_ids"]

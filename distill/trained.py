@@ -1,4 +1,4 @@
-"""What every stage that trains does with a model: its scores, and its artifact."""
+"""Scores and artifacts of trained models, shared by all stages that train."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ logger = logging.getLogger(__name__)
 
 TEXTS_TO_FIT = 2000
 FEWEST_EXAMPLES = 5
-"""Of a label, for a threshold of its own: that of fewer would be chance."""
+"""Fewest examples of a label for its own threshold; fewer would give a random one."""
 
 
 def as_classifier(
@@ -52,13 +52,13 @@ def as_classifier(
     task: Task,
     fitted: Mapping[str, float] | None = None,
 ) -> Classifier:
-    """Return a model in training as what reads the texts of its task.
+    """Return a classifier of a model in training.
 
     Args:
-        model: it predicts.
+        model: the model.
         tokenizer: its tokenizer.
-        task: of the texts.
-        fitted: what was fitted for the model besides its weights; None before that.
+        task: its task.
+        fitted: fitted decoding parameters of the model; None before fitting.
     """
     fitted = unfitted(task) if fitted is None else fitted
     problem = task.problem.reading(tokenizer).with_fitted(fitted)
@@ -94,15 +94,16 @@ def epoch_score(
 ) -> dict[str, float]:
     """Return the score after an epoch on the validation examples, by metric name.
 
-    A model that predicts one label is warned of in the log, unless thresholds will move that; so is
-    a metric that says nothing of it.
+    Warnings are logged for a model that predicts one label, unless thresholds will be fitted, and
+    for a metric that is undefined.
 
     Args:
-        model: it stays as it is.
+        model: the model, which is not changed.
         tokenizer: its tokenizer.
-        task: with the examples.
-        config: of the training.
-        fits_thresholds: score sets as after `fit_thresholds`, which the best epoch is kept for.
+        task: source of the validation examples.
+        config: settings of the training.
+        fits_thresholds: score multi-label predictions with fitted thresholds, as the kept model
+            will have them (`fit_thresholds`).
     """
     split, problem = task.choices, task.problem
     outputs, predictions = answers(as_classifier(model, tokenizer, task), split)
@@ -129,10 +130,10 @@ def final_score(
 ) -> ScoreFindings:
     """Return the held-out score of a trained model, and whether it predicts one label there.
 
-    Thresholds are fitted first, on texts that score nothing.
+    Thresholds are fitted first, on texts that are not used for scores.
 
     Args:
-        model: it is scored here, once.
+        model: the trained model.
         tokenizer: its tokenizer.
         task: training and held-out examples.
         more: other fields of ScoreFindings.
@@ -148,12 +149,12 @@ def final_score(
 def fit_decoding(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, task: Task
 ) -> Mapping[str, float]:
-    """Return what decodes the model's outputs best, which the card keeps; most kinds have nothing.
+    """Fit the decoding parameters of the model's outputs for the card; most kinds have none.
 
     Args:
         model: a classifier.
         tokenizer: its tokenizer.
-        task: its validation texts, or, where the held-out ones would be, those to learn from.
+        task: fitted on its validation texts, or, without separate ones, on its training texts.
     """
     split = (task.selection if len(task.selection) else task.train.labelled).first(TEXTS_TO_FIT)
     if not (unfitted(task) and len(split)):
@@ -163,25 +164,25 @@ def fit_decoding(
 
 
 def unfitted(task: Task) -> Mapping[str, float]:
-    """Return what a model has before anything is fitted, by the answers that the task has."""
+    """Return the decoding parameters before fitting, by the answers that the task has."""
     return task.problem.unfitted((task.train.labelled or task.choices).label_ids)
 
 
 def fit_thresholds(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, task: Task
 ) -> dict[str, float]:
-    """Move the logit of each label so that it is above 0 where that gives the best F1 of the label.
+    """Shift each label's logit so that a threshold of 0 gives the label's best F1.
 
-    The layer's biases are lowered by the thresholds, so that whoever opens the model decides alike.
-    Labels with fewer than FEWEST_EXAMPLES keep theirs.
+    The thresholds are subtracted from the output layer's biases, so that any program that opens the
+    model decides alike. Labels with fewer than FEWEST_EXAMPLES keep their biases.
 
     Args:
-        model: a classifier of sets of labels.
+        model: a multi-label classifier.
         tokenizer: its tokenizer.
-        task: its validation texts, or, where the held-out ones would be, those to learn from.
+        task: fitted on its validation texts, or, without separate ones, on its training texts.
 
     Returns:
-        The thresholds, in logits, by label; none where the model has no biases that can be moved.
+        The thresholds, in logits, by label; empty where the output layer has no biases.
     """
     split = (task.selection if len(task.selection) else task.train).labelled
     layer = output_layer(model, len(task.labels))
@@ -201,8 +202,8 @@ def fit_thresholds(
 
 
 def best_thresholds(task: Task, outputs: Sequence[Outputs], split: Split) -> dict[str, float]:
-    """Return the best threshold of each label, given the outputs on a split; of several heads, 0
-    for labels of those that have none."""
+    """Return the best threshold of each label, given the outputs on a split; labels of heads
+    without thresholds have 0."""
     problem = task.problem
     if isinstance(problem, SeveralHeads):
         found = dict.fromkeys(task.labels, 0.0)
@@ -227,20 +228,20 @@ def best_thresholds(task: Task, outputs: Sequence[Outputs], split: Split) -> dic
 
 
 def best_threshold(logits: npt.NDArray[np.float32], truth: npt.NDArray[np.bool_]) -> float:
-    """Return the threshold of one label's logits (texts,) with the best F1; 0 where few have it."""
+    """Return the threshold of a label's logits (texts,) with the best F1; 0 for a rare label."""
     if truth.sum() < FEWEST_EXAMPLES or truth.all():
         return 0.0
     order = np.argsort(-logits, kind="stable")
     hits, chosen = np.cumsum(truth[order]), np.arange(1, len(order) + 1)
     ordered = logits[order].astype(np.float64)
     f1 = 2 * hits[:-1] / (chosen[:-1] + truth.sum())
-    f1[ordered[:-1] == ordered[1:]] = 0.0  # no threshold lies between equal ones
+    f1[ordered[:-1] == ordered[1:]] = 0.0  # no threshold lies between equal logits
     best = int(f1.argmax())
     return float((ordered[best] + ordered[best + 1]) / 2)
 
 
 def artifact_at(source: str) -> Artifact | None:
-    """Return the artifact that an encoder lies in; None where it is a plain folder or a name."""
+    """Return the artifact of an encoder; None for a plain folder or a hub name."""
     return Artifact.load(source) if (Path(source) / CARD_NAME).is_file() else None
 
 
@@ -258,21 +259,21 @@ def write_trained(
     method: str = "",
     calibration: Calibration | None = None,
 ) -> None:
-    """Write a torch artifact, model and tokenizer by the `save_pretrained` of each.
+    """Write a torch artifact, with `save_pretrained` of model and tokenizer.
 
     Args:
-        model: as it was trained.
-        tokenizer: truncates texts as it did in training.
-        task: of a classifier, with the texts that it was trained and scored on, whose label names
-            it gets; of an encoder, the record of its corpus.
-        findings: without the number of parameters and the lengths of these texts.
+        model: trained model.
+        tokenizer: tokenizer with the truncation of the training.
+        task: a classifier's task, which gives the label names and text lengths; an encoder's record
+            of its corpus.
+        findings: findings without parameters and text lengths, which are added.
         out: directory of the artifact.
-        stage: the stage's name.
-        config: the stage's.
-        parent: the artifact that it was made from.
-        projections: those that the next stage takes up, of an encoder.
-        method: by which the projections were learned.
-        calibration: of the parent, where the model is still that one.
+        stage: name of the stage.
+        config: settings of the stage.
+        parent: artifact that the model was made from.
+        projections: an encoder's projections, for the next stage.
+        method: method that learned the projections.
+        calibration: the parent's calibration, where the model is unchanged.
     """
     max_length = None
     if isinstance(task, Task):
@@ -298,13 +299,13 @@ def write_trained(
         max_length=max_length,
         parent=parent,
     ) as draft:
-        # of a task that an encoder was used for before
+        # settings of a task that the encoder was used for before
         model.config.finetuning_task = model.config.task_specific_params = None
         if not task.labels:
             model.config.problem_type = None
         model.save_pretrained(draft.directory)
         save_projections(projections or {}, draft.directory, method)
-        # the last call leaves padding and truncation in a tokenizer, which differ in a resumed run
+        # a tokenizer keeps padding and truncation of its last call, which differs in a resumed run
         if isinstance(tokenizer, PreTrainedTokenizerFast):
             tokenizer.backend_tokenizer.no_padding()
             tokenizer.backend_tokenizer.no_truncation()
@@ -315,7 +316,7 @@ def write_trained(
 def corpus_record(
     corpus: str, text_column: str, metric: str, problem_type: str = "masked_language_model"
 ) -> TaskRecord:
-    """Return what an artifact keeps of the corpus that an encoder was trained on."""
+    """Return the artifact's record of an encoder's training corpus."""
     return TaskRecord(
         name=",".join(Path(part.strip()).name for part in corpus.split(",")),
         problem_type=problem_type,
@@ -325,30 +326,30 @@ def corpus_record(
     )
 
 
-# Projections of a student's states to its teacher's width are learned with the student. Those of a
-# general stage lie next to its weights, and a distillation by the same method that starts from
-# there continues with them, as TinyBERT's published code does; a model that is used has none.
-# Those of another method were learned for other terms.
+# Projections of a student's states to its teacher's width are learned with the student. A general
+# stage saves them next to its weights, and a distillation by the same method that starts from there
+# continues with them, like TinyBERT's published code. Projections of another method were learned
+# for other terms.
 
 PROJECTIONS_NAME = "projections.safetensors"
 METHOD = "method"
-"""Key of the file's metadata."""
+"""Key of the method in the file's metadata."""
 Tensors: TypeAlias = Mapping[str, torch.Tensor]
-"""By their names in `TrainingModule.projections`."""
+"""Projections by their name in `TrainingModule.projections`."""
 
 
 def save_projections(projections: Tensors, directory: Path, method: str) -> None:
-    """Write projections into an artifact's directory, where there are some, and their method."""
+    """Write projections, if any, and their method into an artifact's directory."""
     if projections:
         tensors = {name: each.detach().cpu().contiguous() for name, each in projections.items()}
         save_file(tensors, directory / PROJECTIONS_NAME, {METHOD: method})
 
 
 def load_projections(source: str, method: str) -> Tensors:
-    """Return the projections that lie in a folder; none of a hub's model, or of another method.
+    """Return the projections in a folder; none for a hub model or another method.
 
     Raises:
-        ModelError: their file is damaged.
+        ModelError: the file is damaged.
     """
     file = Path(source) / PROJECTIONS_NAME
     if not file.is_file():

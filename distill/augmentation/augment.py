@@ -1,4 +1,4 @@
-"""More texts to learn from, rewritten from the task's own."""
+"""Data augmentation: rewritten copies of a task's training texts."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ REWRITERS: Mapping[str, Callable[[Material], Rewrite]] = {
     "bilstm": bilstm.rewriter,
     "tinybert": tinybert.rewriter,
 }
-"""What rewrites a text, by each row of AUGMENTATIONS."""
+"""Functions that build the rewriter of each augmentation, by name."""
 
 
 def augmented(
@@ -35,20 +35,20 @@ def augmented(
     readers: Sequence[str],
     config: AugmentedConfig,
 ) -> Task:
-    """Return the task with copies of its training texts added; they have no label.
+    """Return the task with unlabelled, rewritten copies of its training texts added.
 
-    What is drawn for a text depends on the seed and on its place among the texts.
+    The random draws for a text depend on the seed and on its position.
 
     Args:
-        task: its training examples, with labels or without, are rewritten.
-        teacher: where words come from; its origins are looked through for a language model.
-        model: the teacher's.
+        task: its training examples, labelled or not, are rewritten.
+        teacher: source of words; its parents are searched for a language model.
+        model: the teacher's model.
         readers: sources of the tokenizers that will read the copies.
-        config: without `augmentation`, the task is returned as it is.
+        config: settings; without `augmentation`, the task is returned unchanged.
 
     Raises:
-        ModelError, HubUnreachableError, DamagedArtifactError: the language model cannot be had, or
-            a tokenizer cannot read what the augmentation writes.
+        ModelError, HubUnreachableError, DamagedArtifactError: the language model cannot be loaded,
+            or a tokenizer cannot read the mask that the augmentation writes.
     """
     name = config.augmentation
     if name is None:
@@ -89,7 +89,7 @@ def copies_of(
     copies: int,
     generator: np.random.Generator,
 ) -> list[Example]:
-    """Return the distinct copies of an example that differ from it, out of `copies` drawn."""
+    """Draw `copies` of an example; return those that differ from it and from each other."""
     rewritten = {example: None}
     for copy in range(copies):
         first, second = pair_turns[copy % len(pair_turns)] if len(example) > 1 else (True, True)
@@ -100,7 +100,7 @@ def copies_of(
 
 
 def _check_masks(name: str, tokenizer: PreTrainedTokenizerBase, readers: Sequence[str]) -> None:
-    """Raise ModelError unless every reader takes the mask that is written for one token."""
+    """Raise ModelError unless every reader's tokenizer reads the teacher's mask as one token."""
     mask = tokenizer.mask_token or tokenizer.unk_token
     for reader in readers:
         ids = load_tokenizer(reader).encode(mask, add_special_tokens=False)

@@ -1,13 +1,12 @@
 """Data augmentation for a BiLSTM student (Tang et al. 2019, arXiv 1903.12136, section 3.2).
 
 Each word is masked with probability 0.1, or, with another 0.1, replaced by a word of its class,
-drawn as often as it stands in the texts. Then, with probability 0.25, one run of 1 to 5 words is
-all that remains of the text. Of a pair the first text alone is rewritten, then the second alone,
-then both, in turn.
-Departures: classes replace the tags of a part-of-speech tagger, and are found by the
-form and the company of words (`WordClasses`): they are coarser than tags, a word has one class
-wherever it stands, and they are made for English; words of other languages fall into few classes.
-Words keep what stands between them, where the paper joins tokens with spaces.
+drawn by frequency in the texts. Then, with probability 0.25, the text is cut to one run of 1 to 5
+words. In a pair the first text alone is rewritten, then the second alone, then both, in turn.
+Departures: word classes replace the tags of a part-of-speech tagger, and are found from the form
+and the neighbours of words (`WordClasses`). They are coarser than tags, a word has one class in all
+contexts, and they are made for English; words of other languages fall into few classes. Spaces and
+punctuation between words are kept, where the paper joins tokens with spaces.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ CLOSED_CLASSES: Mapping[str, str] = {
     "to": "to",
     "negation": "not never",
 }
-"""Their words; none is in two of them."""
+"""Words of each closed class; no word is in two classes."""
 
 TELLING_ENDINGS: Mapping[str, tuple[str, ...]] = {
     "adverb": ("ly",),
@@ -48,7 +47,7 @@ TELLING_ENDINGS: Mapping[str, tuple[str, ...]] = {
     "adjective": ("ful", "less", "ous", "ive", "able", "ible", "ical"),
 }
 OTHER_ENDINGS = ("ing", "ed", "est", "s", "")
-"""These are of several classes; the first that fits counts."""
+"""Endings shared by several classes; the first that fits counts."""
 
 SHORTEST_STEM = 2
 
@@ -56,7 +55,7 @@ _CLOSED = {word: name for name, words in CLOSED_CLASSES.items() for word in word
 
 
 def rewriter(material: Material) -> Rewrite:
-    """Return what rewrites a text."""
+    """Return the rewriter of this augmentation."""
     tokenizer = material.tokenizer
     return dropping_and_swapping(
         WordClasses(material.texts), tokenizer.mask_token or tokenizer.unk_token
@@ -64,7 +63,7 @@ def rewriter(material: Material) -> Rewrite:
 
 
 def dropping_and_swapping(classes: WordClasses, mask: str) -> Rewrite:
-    """Mask words, swap words within their class, and cut out a run of them."""
+    """Return a rewriter that masks words, swaps words within their class, and cuts out a run."""
 
     def rewrite(text: str, generator: np.random.Generator) -> str:
         spans = word_spans(text)
@@ -89,12 +88,12 @@ def dropping_and_swapping(classes: WordClasses, mask: str) -> Rewrite:
 
 
 class WordClasses:
-    """The words of some texts by class, drawn as often as they stand there."""
+    """Words of some texts by class, drawn by their frequency."""
 
     def __init__(self, texts: Iterable[str]) -> None:
         sentences = [[text[slice(*span)].lower() for span in word_spans(text)] for text in texts]
         counts = Counter(word for words in sentences for word in words if word.isalpha())
-        self._class_of = _classes(counts, sentences)
+        self._class_of = _classify_words(counts, sentences)
         members: dict[object, list[str]] = defaultdict(list)
         for word in sorted(counts):
             members[self._class_of[word]].append(word)
@@ -104,9 +103,9 @@ class WordClasses:
         }
 
     def draw(self, word: str, chance: float) -> str:
-        """Return a word of the class of `word`: the one at `chance`, in [0, 1), of its tokens.
+        """Return a word of the class of `word`: the quantile `chance`, in [0, 1), by frequency.
 
-        A word that no text has, or that is not of letters alone, comes back as it is.
+        A word that is in no text, or has other characters than letters, is returned unchanged.
         """
         name = self._class_of.get(word.lower())
         if name is None:
@@ -115,15 +114,15 @@ class WordClasses:
         return words[int(np.searchsorted(totals, chance * totals[-1], side="right"))]
 
 
-def _classes(
+def _classify_words(
     counts: Mapping[str, int], sentences: Sequence[Sequence[str]]
 ) -> dict[str, tuple[str, ...]]:
     """Return the class of each word.
 
     Closed classes are lists. An open word belongs to the class of its ending where that is clear
-    (-ly, -ness); otherwise to a class by its ending, the closed class that most often stands before
-    it in the texts, and whether open words or none mostly follow: after determiners, nouns end a
-    phrase and adjectives do not.
+    (-ly, -ness). Otherwise its class is its ending, the closed class that most often precedes it in
+    the texts, and whether an open word mostly follows: after determiners, nouns end a phrase and
+    adjectives do not.
     """
     before: dict[str, Counter[str]] = defaultdict(Counter)
     followed: dict[str, Counter[bool]] = defaultdict(Counter)

@@ -1,4 +1,4 @@
-"""Augmentations by name, and the settings of one."""
+"""Augmentations by name, and their settings."""
 
 from __future__ import annotations
 
@@ -14,19 +14,18 @@ from bertender.training.config import TrainingConfig
 
 @dataclass(frozen=True)
 class Augmentation:
-    """A way to make more texts out of a task's own; `augment.REWRITERS` has what
-    does it."""
+    """A data augmentation; `augment.REWRITERS` has its code."""
 
     summary: str
     paper: str
     copies: int = 20
-    """Of each text, where the config gives no number."""
+    """Default number of copies of each text."""
     pair_turns: tuple[tuple[bool, bool], ...] = ((True, True),)
-    """Which texts of a pair a copy rewrites; the copies take the turns one after another."""
+    """Which texts of a pair are rewritten; the copies cycle through these."""
     asks_language_model: bool = False
-    """It takes words from a masked language model where there is one."""
+    """Whether words come from a masked language model, if there is one."""
     writes_mask: bool = False
-    """Its texts hold the teacher's mask token."""
+    """Whether the copies have the teacher's mask token."""
 
 
 AUGMENTATIONS = Table(
@@ -50,14 +49,14 @@ AUGMENTATIONS = Table(
 _ASKING = [name for name, row in AUGMENTATIONS.items() if row.asks_language_model]
 
 RULES: Mapping[str, Rule[AugmentedConfig]] = {
-    "copies by no augmentation": Rule(
+    "settings without an augmentation": Rule(
         lambda config: config.augmentation is None,
         f"nothing is rewritten without augmentation. Name one: {', '.join(AUGMENTATIONS)}; or "
         "leave it out.",
         frozenset({"augmented_copies", "augmentation_model"}),
         beyond_default=True,
     ),
-    "a model that nothing asks": Rule(
+    "language model without use": Rule(
         lambda config: config.augmentation not in _ASKING,
         f"augmentation {{augmentation!r}} asks no language model. Leave it out; "
         f"{', '.join(_ASKING)} does.",
@@ -65,11 +64,11 @@ RULES: Mapping[str, Rule[AugmentedConfig]] = {
         beyond_default=True,
     ),
 }
-"""Settings of an augmentation that is not there or does not read them."""
+"""Conflicts of settings: without an augmentation, or unused by the chosen one."""
 
 
 class AugmentedConfig(TrainingConfig):
-    """Settings of training on rewritten copies of the texts."""
+    """Settings of training on augmented copies of the texts."""
 
     panel: ClassVar[str] = "Augmentation"
     rules: ClassVar[Mapping[str, Rule[Any]]] = RULES

@@ -1,15 +1,14 @@
 """TinyBERT's data augmentation (Jiao et al. 2019, arXiv 1909.10351, Algorithm 1).
 
-Each word of letters alone that is not a stop word has 15 candidates. Where a masked language model
-is available and the word is one token, they are the model's likeliest words in its place, given
-the masked text and the text itself. Otherwise they are the words nearest to it in a table
-of embeddings. A copy of the text replaces each word with probability 0.4 by one of its candidates,
-drawn evenly.
-Departures: the embeddings are the teacher's own, where the paper has GloVe. Vectors of tokens do
-not add up to that of a word, so that words of several tokens stay as they are. The candidates are
-other words than the one replaced and whole words of letters, and are 15 after these are chosen
-(the paper takes 15 tokens and then drops those that continue a word). Both texts of a pair are
-rewritten in each copy, each on its own.
+Each word of letters that is not a stop word has 15 candidates. Where a masked language model is
+available and the word is one token, these are the model's likeliest words in its place, given the
+masked text and the original text. Otherwise they are its nearest neighbours in a table of
+embeddings. A copy of the text replaces each word with probability 0.4 by one of its candidates,
+drawn uniformly.
+Departures: the embeddings are the teacher's, where the paper has GloVe. Token vectors do not add up
+to a word's vector, so words of several tokens are never replaced. There are 15 candidates after
+filtering for other, whole words of letters (the paper takes 15 tokens and then drops those that
+continue a word). Both texts of a pair are rewritten in each copy, independently.
 """
 
 from __future__ import annotations
@@ -46,22 +45,22 @@ REPLACED_SHARE = 0.4
 WORDS_AT_ONCE = 1024
 TEXTS_AT_ONCE = 256
 TOKENS_PER_BATCH = 2048
-"""Less than for other forward passes: logits are as wide as the vocabulary, for each token."""
+"""Less than in other forward passes: each token's logits are as wide as the vocabulary."""
 
 Candidates = Mapping[Span, Sequence[str]]
-"""Words that may stand at a place of a text."""
+"""Replacements for words of a text, by span."""
 
 
 def rewriter(material: Material) -> Rewrite:
-    """Return what rewrites a text."""
+    """Return the rewriter of this augmentation."""
     if material.language_model is None:
-        return replacing(_near_words(material), REPLACED_SHARE)
+        return replacing(_nearest_candidates(material), REPLACED_SHARE)
     likely = masked_words(material.language_model, material.texts, CANDIDATES, material.bf16)
     return replacing(likely.__getitem__, REPLACED_SHARE)
 
 
 def replacing(candidates: Callable[[str], Candidates], share: float) -> Rewrite:
-    """Replace each word that has candidates by one of them, with probability `share`."""
+    """Return a rewriter that replaces words by a candidate, each with probability `share`."""
 
     def rewrite(text: str, generator: np.random.Generator) -> str:
         choices = candidates(text)
@@ -76,7 +75,7 @@ def replacing(candidates: Callable[[str], Candidates], share: float) -> Rewrite:
     return rewrite
 
 
-def _near_words(material: Material) -> Callable[[str], Candidates]:
+def _nearest_candidates(material: Material) -> Callable[[str], Candidates]:
     whole = WholeWords.of(material.tokenizer)
     words = {text[slice(*span)] for text in material.texts for span in replaceable_words(text)}
     ids = whole.numbered(sorted(words), material.tokenizer)
@@ -93,13 +92,13 @@ def _near_words(material: Material) -> Callable[[str], Candidates]:
 def nearest_words(
     embeddings: torch.Tensor, whole: WholeWords, ids: Sequence[int], count: int
 ) -> dict[int, tuple[str, ...]]:
-    """Return for each of some whole words the `count` others nearest to it, by cosine.
+    """Return the `count` nearest neighbours of some whole words, by cosine.
 
     Args:
         embeddings: a model's word embeddings, (vocab, hidden).
-        whole: the words that are compared.
-        ids: of the words that are asked for; each is one of `whole`.
-        count: most words of a result.
+        whole: words to compare with.
+        ids: ids of the words to find neighbours of, all in `whole`.
+        count: maximum number of neighbours.
     """
     known = whole.ids
     table = functional.normalize(embeddings[known].float(), dim=-1)  # (words, hidden)
@@ -118,15 +117,15 @@ def nearest_words(
 
 @dataclass(frozen=True)
 class Blank:
-    """A word that the model is asked for."""
+    """A word that the model shall replace."""
 
     text: str
     span: Span
     own_id: int
     context: str
-    """The text, or as much of it around the word as the model takes twice."""
+    """The text, or as much of it around the word as fits the model twice."""
     start: int
-    """Where the word begins in the context."""
+    """Offset of the word in the context."""
 
     def masked(self, mask: str) -> str:
         """Return the context with a mask in place of the word."""
@@ -137,21 +136,21 @@ class Blank:
 def masked_words(
     language_model: LanguageModel, texts: Sequence[str], count: int, bf16: bool = False
 ) -> dict[str, Mapping[Span, tuple[str, ...]]]:
-    """Return for each text the most likely other words, by where the word stands that they replace.
+    """Return the likeliest replacements of words in each text, by the span of the word.
 
-    The model reads the text twice, with the word masked and as it is: [CLS] masked [SEP] text
-    [SEP], so that its words keep to what was meant. It is asked for words that are single tokens,
-    and predicts single tokens. Texts are processed some hundreds at a time, and each such part of
-    the work is stored in the cache folder, so that a killed run continues after the last of them.
+    The model reads the text twice, masked and original: [CLS] masked [SEP] text [SEP], so that
+    replacements fit the meaning. Only single-token words are replaced, by single tokens. Texts are
+    processed some hundreds at a time, each time storing the result in the cache folder, so that a
+    killed run continues there.
 
     Args:
-        language_model: what is asked.
-        texts: distinct ones.
-        count: most words of a result, the likeliest first.
+        language_model: model that predicts the words.
+        texts: distinct texts.
+        count: number of replacements, the likeliest first.
         bf16: compute in bf16.
 
     Raises:
-        ModelError: the tokenizer has no whole words.
+        ModelError: the tokenizer's vocabulary has no whole words.
     """
     whole = WholeWords.of(language_model.tokenizer)
     count, digest = min(count, len(whole.words) - 1), language_model.digest
@@ -171,7 +170,7 @@ def masked_words(
 def blanks_of(
     tokenizer: PreTrainedTokenizerBase, whole: WholeWords, texts: Sequence[str]
 ) -> list[Blank]:
-    """Return the words of some texts that may be replaced and are single tokens, in order."""
+    """Return the replaceable single-token words of some texts, in order."""
     tokens = tokenizer(list(texts), add_special_tokens=False, verbose=False)
     special = tokenizer.num_special_tokens_to_add(pair=True)
     room = (longest_input(tokenizer) - special) // 2
@@ -183,7 +182,7 @@ def blanks_of(
             if place is None or place != last or ids[place] not in whole.words:
                 continue
             start, end = 0, len(text)
-            if len(offsets) > room:  # so many tokens of the text, with this one in their middle
+            if len(offsets) > room:  # keep `room` tokens of the text, with this one in the middle
                 first = min(max(place - room // 2, 0), len(offsets) - room)
                 start, end = offsets[first][0], offsets[first + room - 1][1]
             blanks.append(Blank(text, span, ids[place], text[start:end], span[0] - start))
@@ -191,7 +190,7 @@ def blanks_of(
 
 
 def questions_of(tokenizer: PreTrainedTokenizerBase, blanks: Sequence[Blank]) -> TokenDataset:
-    """Return what the model reads for each blank, and at which token (`position`) the mask is."""
+    """Return the model's input for each blank, with the mask's token in the column `position`."""
     tokens = tokenizer(
         [blank.masked(tokenizer.mask_token) for blank in blanks],
         [blank.context for blank in blanks],
@@ -221,18 +220,18 @@ def _likeliest_words(
     identity = (digest, sorted(whole.words), count, bf16, sorted(questions.columns.items()))
     key = hashlib.sha256(repr(identity).encode()).hexdigest()
     path = cache_directory() / "augmentation" / f"{key}.safetensors"
-    compute = partial(_compute, language_model, whole.ids, questions, count, bf16)
+    compute = partial(_predict_words, language_model, whole.ids, questions, count, bf16)
     return cached_tensor(path, compute).tolist()
 
 
-def _compute(
+def _predict_words(
     language_model: LanguageModel,
     allowed: torch.Tensor,
     questions: TokenDataset,
     count: int,
     bf16: bool,
 ) -> torch.Tensor:
-    """Return the ids (questions, count) of the likeliest of the allowed ids, but never its own."""
+    """Return the likeliest allowed ids (questions, count), other than the word's own id."""
     model = language_model.model
     words = torch.empty(len(questions), count, dtype=torch.int32)
     for bucket in length_buckets(questions.lengths, TOKENS_PER_BATCH):

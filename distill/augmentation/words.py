@@ -1,4 +1,4 @@
-"""Words of a text, of a vocabulary, and the language model that proposes others."""
+"""Words of a text and of a vocabulary, and the language model that proposes replacements."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from distill.teachers.encoders import (
 logger = logging.getLogger(__name__)
 
 Span = tuple[int, int]
-"""Where a word begins in its text and where it ends, in characters."""
+"""Start and end of a word in its text, in characters."""
 
 WORD = re.compile(r"\w+(?:['’]\w+)*")  # noqa: RUF001  # a typographic apostrophe is meant
 
@@ -35,10 +35,10 @@ CONTRACTED = frozenset(("ca", "ll", "re", "sha", "ve", "wo"))
 """Parts of words where treebanks cut contractions: they 'll, ca n't."""
 
 STOP_WORDS = ENGLISH_STOP_WORDS | FORMS_OF_DO | CONTRACTED
-"""scikit-learn's list, and what it lacks."""
+"""scikit-learn's list, with additions."""
 
 Rewrite = Callable[[str, np.random.Generator], str]
-"""(text, what to draw from) -> another text, or the same where nothing was drawn"""
+"""(text, random generator) -> rewritten text, possibly unchanged"""
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class LanguageModel:
 
     @property
     def digest(self) -> str:
-        """A sha256 of all weights, the head's too."""
+        """A sha256 of all weights, including the head."""
         return tensors_digest(self.model.state_dict())
 
 
@@ -60,22 +60,22 @@ class Material:
     """Sources of an augmentation's words."""
 
     texts: tuple[str, ...]
-    """Every distinct text that is to be rewritten."""
+    """Distinct texts to rewrite."""
     teacher: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
     """The teacher's."""
     language_model: LanguageModel | None = None
     bf16: bool = False
-    """Compute in bf16, as the run that learns from the texts does."""
+    """Compute in bf16, like the training run."""
 
 
 def word_spans(text: str) -> list[Span]:
-    """Return where the words stand: runs of letters and digits; an apostrophe inside joins them."""
+    """Return the spans of words: runs of letters and digits, joined by inner apostrophes."""
     return [match.span() for match in WORD.finditer(text)]
 
 
 def replaceable_words(text: str) -> list[Span]:
-    """Return the words of at least two letters and nothing else that are not stop words."""
+    """Return the spans of words of at least two letters, and only letters, except stop words."""
     spans = []
     for start, end in word_spans(text):
         word = text[start:end]
@@ -85,7 +85,7 @@ def replaceable_words(text: str) -> list[Span]:
 
 
 def with_words(text: str, words: Mapping[Span, str]) -> str:
-    """Return the text with other words at some spans; what lies between stays as it is."""
+    """Return the text with the words at some spans replaced."""
     parts, place = [], 0
     for (start, end), word in sorted(words.items()):
         parts += [text[place:start], word]
@@ -95,18 +95,18 @@ def with_words(text: str, words: Mapping[Span, str]) -> str:
 
 @dataclass(frozen=True)
 class WholeWords:
-    """Words of at least two letters, by the id of their only token."""
+    """Words of at least two letters that are a single token, by token id."""
 
     words: Mapping[int, str]
 
     @classmethod
     def of(cls, tokenizer: PreTrainedTokenizerBase) -> Self:
-        """Find them: what an id decodes to must come back, after a space, as this id alone.
+        """Find the whole words of a tokenizer: decoded, and encoded after a space, the id remains.
 
-        So a token that continues a word is not one, however an architecture marks such tokens.
+        This excludes tokens that continue a word, however an architecture marks them.
 
         Raises:
-            ModelError: there are fewer than two, or the tokenizer has no offsets of its tokens.
+            ModelError: there are fewer than two whole words, or the tokenizer has no token offsets.
         """
         if not tokenizer.is_fast:
             raise ModelError(
@@ -131,14 +131,14 @@ class WholeWords:
         return torch.tensor(sorted(self.words))
 
     def numbered(self, words: Iterable[str], tokenizer: PreTrainedTokenizerBase) -> dict[str, int]:
-        """Return the id of each of some words that is a single token; others are left out."""
+        """Return the ids of the single-token words among `words`."""
         each = list(words)
         pairs = zip(each, _tokens(tokenizer, each), strict=True)
         return {word: ids[0] for word, ids in pairs if len(ids) == 1 and ids[0] in self.words}
 
 
 def _tokens(tokenizer: PreTrainedTokenizerBase, words: Iterable[str]) -> list[list[int]]:
-    """Return the ids of each word as it stands inside a text."""
+    """Return the token ids of each word inside a text."""
     spaced = [f" {word}" for word in words]
     if not spaced:
         return []
@@ -147,12 +147,12 @@ def _tokens(tokenizer: PreTrainedTokenizerBase, words: Iterable[str]) -> list[li
 
 
 def find_language_model(teacher: Artifact, name: str | None) -> LanguageModel | None:
-    """Load the model called `name`, or else the nearest of those that the teacher came from.
+    """Load the language model `name`, or else the teacher's nearest ancestor that is one.
 
-    Returns None where no name is set and no origin that is on this machine has a head.
+    Returns None where no name is set and no ancestor on this machine has the head.
 
     Raises:
-        ModelError, HubUnreachableError, DamagedArtifactError: the named model cannot be had, or
+        ModelError, HubUnreachableError, DamagedArtifactError: the named model cannot be loaded, or
             has no masked-language-model head.
     """
     if name is not None:
@@ -166,13 +166,13 @@ def find_language_model(teacher: Artifact, name: str | None) -> LanguageModel | 
 
 
 def load_language_model(source: str) -> LanguageModel:
-    """Load an encoder with its masked-language-model head, in float32, to where it runs fastest.
+    """Load an encoder with its masked-language-model head, in float32, on the fastest device.
 
     Args:
         source: a folder or a hub name.
 
     Raises:
-        ModelError: it has no such head, no mask token, or cannot be loaded.
+        ModelError: the model has no such head, no mask token, or cannot be loaded.
     """
     quiet = transformers_logging.get_verbosity()
     transformers_logging.set_verbosity_error()  # it reports at length that a head is missing
@@ -185,7 +185,7 @@ def load_language_model(source: str) -> LanguageModel:
 
 
 def _origins(artifact: Artifact) -> Iterator[str]:
-    """Yield what an artifact was made from, the nearest first: its parents, then an encoder."""
+    """Yield the sources of an artifact, nearest first: its parents, then an encoder."""
     parent, teacher = artifact.card.parent, artifact.card.config.get("teacher")
     try:
         if parent is not None:

@@ -1,11 +1,11 @@
-"""Signals of a model on one batch that a loss may read: logits, hidden states, parts of attention.
+"""Signals: a model's outputs on a batch for a loss: logits, hidden states, parts of attention.
 
-Queries, keys, values and attention scores are read with hooks, through the paths of FAMILIES, so
-that no model code is copied and every family gives them. Scores are those before mask and
-softmax: `output_attentions` of transformers gives probabilities, which have lost their scale.
-Only the requested layers are computed and stored.
+Queries, keys, values and attention scores are read with hooks, at the paths of FAMILIES, so that no
+model code is copied and every family has them. Scores are taken before mask and softmax, since
+`output_attentions` of transformers gives probabilities, which have lost the scale. Only the
+requested layers are computed and stored.
 
-PyTorch is imported in the functions: methods and their settings name signals without loading it.
+PyTorch is imported inside functions, since settings of methods name signals without loading it.
 """
 
 from __future__ import annotations
@@ -36,38 +36,38 @@ Signal = Literal[
 ]
 
 STATE_SIGNALS: frozenset[Signal] = frozenset({"hidden_states", "sentence_states"})
-"""Signals that have the embeddings in front, as layer 0."""
+"""Signals that have the embeddings as layer 0."""
 
 ATTENTION_SIGNALS: frozenset[Signal] = frozenset({"queries", "keys", "values", "attention_scores"})
 """Signals that hooks read; the architecture needs a row in FAMILIES."""
 
 TEXT_SIGNALS: frozenset[Signal] = frozenset({"logits", "sentence_states"})
-"""Signals of a text as a whole: small enough to keep on disk, and the same texts may be cut into
-other tokens for the student than for the teacher."""
+"""Signals of a text as a whole: small enough to cache on disk, and comparable between student and
+teacher even with different tokens."""
 
 Layers: TypeAlias = "Mapping[int, torch.Tensor]"
-"""A signal by layer, as the papers count: from 1, and 0 for the embeddings."""
+"""A signal by layer, counted from 1; 0 is the embeddings."""
 
 Wanted = Mapping[Signal, frozenset[int]]
-"""Which signals are read, and of which layers; the logits have none."""
+"""Requested signals and their layers; logits have no layers."""
 
 
 @dataclass(frozen=True)
 class Signals:
-    """A model's outputs on a batch: of each signal the requested layers, and no other.
+    """A model's outputs on a batch: the requested layers of each signal.
 
-    A batch is of token rows here, of which an example may have several.
+    The batch is of token rows; an example may have several.
     """
 
     logits: torch.Tensor
-    """(batch, labels), of a tagger (batch, seq, labels), of a language model (batch, seq, vocab);
-    empty of an encoder alone."""
+    """(batch, labels); a tagger's (batch, seq, labels); a language model's (batch, seq, vocab);
+    empty for a bare encoder."""
     depth: int = 0
     """How many layers the model has."""
     hidden_states: Layers = field(default_factory=dict)
     """Embeddings and each layer's output, (batch, seq, hidden)."""
     sentence_states: Layers = field(default_factory=dict)
-    """Their first token's, [CLS], (batch, hidden)."""
+    """Hidden states of the first token, [CLS], (batch, hidden)."""
     queries: Layers = field(default_factory=dict)
     """Of each layer, (batch, heads, seq, head_dim)."""
     keys: Layers = field(default_factory=dict)
@@ -77,7 +77,7 @@ class Signals:
     attention_scores: Layers = field(default_factory=dict)
     """Of each layer before mask and softmax, (batch, heads, seq, seq)."""
     weights: Mapping[str, Sequence[torch.Tensor]] = field(default_factory=dict)
-    """Not outputs but the model's own weights, at another's size, by the term that compares."""
+    """Not outputs: the model's weights, at a common size with the other model's, by term."""
 
 
 def joined(parts: Iterable[Wanted]) -> Wanted:
@@ -90,10 +90,10 @@ def joined(parts: Iterable[Wanted]) -> Wanted:
 
 
 def read_signals(model: PreTrainedModel, batch: TensorBatch, wanted: Wanted) -> Signals:
-    """Run the model on a batch and read the requested layers; the logits are always there.
+    """Run the model on a batch; return the logits and the requested signals.
 
     Raises:
-        ModelError: parts of attention are requested of a model that is not a row of FAMILIES.
+        ModelError: parts of attention are requested of an architecture that is not in FAMILIES.
     """
     import torch
 
@@ -107,23 +107,22 @@ def read_signals(model: PreTrainedModel, batch: TensorBatch, wanted: Wanted) -> 
     with (
         exact_numbers(model) if is_number else nullcontext(),
         _last_states(model) if has_states else nullcontext(list[torch.Tensor]()) as last,
-        _listening(model) if attends else nullcontext(_Heard()) as heard,
+        _recording(model) if attends else nullcontext(_Recording()) as recording,
     ):
         outputs = model(**model_inputs(model, batch), output_hidden_states=has_states)
-    heard.states = (*outputs.hidden_states[:-1], *last) if has_states else ()
+    recording.states = (*outputs.hidden_states[:-1], *last) if has_states else ()
     read: dict[str, Any] = {
-        signal: {layer: READERS[signal](heard, layer) for layer in sorted(layers)}
+        signal: {layer: READERS[signal](recording, layer) for layer in sorted(layers)}
         for signal, layers in wanted.items()
         if signal in READERS
     }
-    logits = getattr(outputs, "logits", torch.empty(0))  # an encoder alone has none
+    logits = getattr(outputs, "logits", torch.empty(0))  # a bare encoder has none
     return Signals(logits, model.config.num_hidden_layers, **read)
 
 
 @dataclass
-class _Heard:
-    """Records of a run of the model: its states, and what the hooks recorded, a call each
-    layer."""
+class _Recording:
+    """Records of a forward pass: the states, and the hooks' records, one call per layer."""
 
     family: Family | None = None
     heads: list[int] = field(default_factory=list)
@@ -133,15 +132,15 @@ class _Heard:
     """Queries, keys and values of each layer, (batch, seq, hidden), by the names of Projections."""
     calls: list[tuple[nn.Module, Mapping[str, Any]]] = field(default_factory=list)
 
-    def hear(self, name: str, states: torch.Tensor) -> None:
-        """Record what a projection computes first in a run of its layer's attention.
+    def record_projection(self, name: str, states: torch.Tensor) -> None:
+        """Record the first output of a projection in its layer's attention.
 
-        DeBERTa's with `share_att_key` project the positions too, after the states.
+        DeBERTa with `share_att_key` projects the positions too, after the states.
         """
         if len(self.projected[name]) < len(self.calls):
             self.projected[name].append(states)
 
-    def hear_call(self, module: nn.Module, positional: Any, keywords: Mapping[str, Any]) -> None:
+    def record_call(self, module: nn.Module, positional: Any, keywords: Mapping[str, Any]) -> None:
         """Record the arguments of a layer's attention, by name."""
         bound = inspect.signature(module.forward).bind(*positional, **keywords)
         self.calls.append((module, bound.arguments))
@@ -163,21 +162,21 @@ class _Heard:
             return self.family.scores(attention, call, query.float(), key.float())
 
 
-READERS: Mapping[Signal, Callable[[_Heard, int], torch.Tensor]] = {
-    "hidden_states": lambda heard, layer: heard.states[layer],
-    "sentence_states": lambda heard, layer: heard.states[layer][:, 0],
-    "queries": lambda heard, layer: heard.by_head("query", layer),
-    "keys": lambda heard, layer: heard.by_head("key", layer),
-    "values": lambda heard, layer: heard.by_head("value", layer),
-    "attention_scores": _Heard.scores,
+READERS: Mapping[Signal, Callable[[_Recording, int], torch.Tensor]] = {
+    "hidden_states": lambda recording, layer: recording.states[layer],
+    "sentence_states": lambda recording, layer: recording.states[layer][:, 0],
+    "queries": lambda recording, layer: recording.by_head("query", layer),
+    "keys": lambda recording, layer: recording.by_head("key", layer),
+    "values": lambda recording, layer: recording.by_head("value", layer),
+    "attention_scores": _Recording.scores,
 }
 
 
 @contextmanager
 def _last_states(model: PreTrainedModel) -> Iterator[list[torch.Tensor]]:
-    """Record the encoder's last states (batch, seq, hidden), those that a head reads.
+    """Record the encoder's last hidden states (batch, seq, hidden), the input of a head.
 
-    transformers before 5 lists ModernBERT's without the norm behind its last layer.
+    transformers before 5 returns ModernBERT's last state without its final norm.
     """
     last: list[torch.Tensor] = []
     hook = model.base_model.register_forward_hook(lambda _, inputs, output: last.append(output[0]))
@@ -188,20 +187,20 @@ def _last_states(model: PreTrainedModel) -> Iterator[list[torch.Tensor]]:
 
 
 @contextmanager
-def _listening(model: PreTrainedModel) -> Iterator[_Heard]:
+def _recording(model: PreTrainedModel) -> Iterator[_Recording]:
     """Hook every layer once; a layer that runs repeatedly (ALBERT's) is recorded each time."""
     from bertender.models.families import encoder_layers, family_of
     from bertender.models.own_models import heads_of
 
     family = family_of(model)
-    heard = _Heard(family, heads_of(model.config))
+    recording = _Recording(family, heads_of(model.config))
     hooks = []
     for layer in dict.fromkeys(encoder_layers(model)):
-        hooks += family.projections.listen(layer, heard.hear)
+        hooks += family.projections.listen(layer, recording.record_projection)
         attention = layer.get_submodule(family.attention)
-        hooks.append(attention.register_forward_pre_hook(heard.hear_call, with_kwargs=True))
+        hooks.append(attention.register_forward_pre_hook(recording.record_call, with_kwargs=True))
     try:
-        yield heard
+        yield recording
     finally:
         for hook in hooks:
             hook.remove()

@@ -1,11 +1,11 @@
-"""The terms of a method's loss: rows of data with a weight, computed on signals; and their losses.
+"""Terms of a method's loss: data with a weight, computed on signals; and their loss functions.
 
 Terms that compare layers have a layer map: which student layer learns from which teacher layer.
 
 Losses are functions of student and teacher tensors, with masks. Every mask is (batch, seq), 1 for a
-real token and 0 for padding, and no loss changes with what stands where it is 0. No gradient flows
-into a teacher. Sums are taken in float32 at least. PyTorch is imported in the functions: methods
-and their settings name losses without loading it.
+real token and 0 for padding; values at padding never change a loss. No gradient flows into a
+teacher. Sums are taken in float32 at least. PyTorch is imported inside functions, since settings of
+methods name losses without loading it.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def attention_divergence(
     """KL divergence of the student's attention from the teacher's, over heads and real tokens.
 
     Wang et al. 2020 (MiniLM, arXiv 2002.10957), eq. 6. Each row of scores is a distribution over
-    the real tokens of its text. Texts count alike, whatever their length.
+    the real tokens of its text. Texts count equally, whatever their length.
 
     Args:
         student_scores: (batch, heads, seq, seq), before mask and softmax.
@@ -85,15 +85,15 @@ def relation_divergence(
     mask: torch.Tensor,
     relation_heads: int | None = None,
 ) -> torch.Tensor:
-    """KL divergence of self-attention relations: how much each token's vector is like each other's.
+    """KL divergence of self-attention relations: the similarity of each token to each other token.
 
     Wang et al. 2020 (MiniLM, arXiv 2002.10957), eq. 7 to 9, and, where `relation_heads` are set,
-    Wang et al. 2021 (MiniLMv2, arXiv 2012.15828), eq. 5 and 6: the heads are joined and cut again
-    into so many, which is what frees the student from the teacher's number of heads.
+    Wang et al. 2021 (MiniLMv2, arXiv 2012.15828), eq. 5 and 6: the heads are joined and split again
+    into relation heads, so that the student may have another number of heads than the teacher.
 
     Args:
         student_vectors: queries, keys or values, (batch, heads, seq, head_dim).
-        teacher_vectors: the same of the teacher; its width need not be the student's.
+        teacher_vectors: the same of the teacher; its width may differ.
         mask: (batch, seq).
         relation_heads: must divide both widths; None keeps the heads as they are.
     """
@@ -111,7 +111,7 @@ def _relations(vectors: torch.Tensor, relation_heads: int | None) -> torch.Tenso
     if relation_heads is not None:
         joined = vectors.transpose(1, 2).flatten(2)  # (batch, seq, hidden)
         vectors = joined.unflatten(-1, (relation_heads, -1)).transpose(1, 2)
-    with torch.autocast(vectors.device.type, enabled=False):  # or it would be in bfloat16
+    with torch.autocast(vectors.device.type, enabled=False):  # autocast would use bfloat16
         return vectors @ vectors.transpose(-1, -2) / math.sqrt(vectors.shape[-1])
 
 
@@ -153,7 +153,7 @@ def hidden_mse(
     Jiao et al. 2019 (TinyBERT, arXiv 1909.10351), eq. 8 and 9.
 
     Args:
-        student_states: (batch, seq, hidden), brought to the teacher's width by a projection.
+        student_states: (batch, seq, hidden), projected to the teacher's width.
         teacher_states: (batch, seq, hidden).
         mask: (batch, seq).
     """
@@ -164,13 +164,13 @@ def hidden_mse(
 def normalised_hidden_mse(
     student_states: torch.Tensor, teacher_states: torch.Tensor, mask: torch.Tensor
 ) -> torch.Tensor:
-    """Mean squared difference of hidden states that are brought to mean 0 and variance 1.
+    """Mean squared difference of hidden states that are normalised to mean 0 and variance 1.
 
-    Sun et al. 2020 (MobileBERT, arXiv 2004.02984), eq. 1: feature map transfer, of maps that
-    a layer norm without parameters brought to one scale, over real tokens and the width.
+    Sun et al. 2020 (MobileBERT, arXiv 2004.02984), eq. 1: feature map transfer, after a layer norm
+    without parameters, over real tokens and the width.
 
     Args:
-        student_states: (batch, seq, hidden), brought to the teacher's width by a projection.
+        student_states: (batch, seq, hidden), projected to the teacher's width.
         teacher_states: (batch, seq, hidden).
         mask: (batch, seq).
     """
@@ -182,8 +182,8 @@ def hidden_mean_mse(
 ) -> torch.Tensor:
     """Squared difference of the means over the width, averaged over real tokens.
 
-    Sun et al. 2020 (MobileBERT, arXiv 2004.02984): what `normalised_hidden_mse` takes away,
-    together with `hidden_variance_difference`. The widths need not be equal.
+    Sun et al. 2020 (MobileBERT, arXiv 2004.02984). With `hidden_variance_difference`, it covers the
+    statistics that `normalised_hidden_mse` removes. The widths need not be equal.
 
     Args:
         student_states: (batch, seq, hidden).
@@ -216,7 +216,7 @@ def normalised_sentence_mse(
     """Mean squared difference of [CLS] states of length one, over the batch and the width.
 
     Sun et al. 2019 (PKD, arXiv 1908.09355), eq. 7. The mean over the width follows the published
-    code, to whose weight of 500 it belongs; the paper writes the squared distance.
+    code and its weight of 500; the paper writes the squared distance.
 
     Args:
         student_states: (batch, hidden).
@@ -254,14 +254,14 @@ def _normalised(states: torch.Tensor) -> torch.Tensor:
 
 
 def weight_mse(student: Sequence[torch.Tensor], teacher: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Sum over the weights of the mean squared difference of each.
+    """Sum over weights of their mean squared difference.
 
-    Zhao et al. 2019 (arXiv 1909.11687v1), section 3.3. One of each two was projected to the size
-    of the other. No gradient flows into the teacher's own weights, but into a projection of them.
+    Zhao et al. 2019 (arXiv 1909.11687v1), section 3.3. One of each pair was projected to the size
+    of the other. No gradient flows into the teacher's weights, but into their projection.
 
     Args:
         student: weights of any shapes.
-        teacher: as many, of the same shapes.
+        teacher: as many weights, of the same shapes.
     """
     import torch
     from torch.nn import functional
@@ -278,7 +278,7 @@ def token_soft_labels(
     mask: torch.Tensor,
     temperature: float,
 ) -> torch.Tensor:
-    """`soft_labels` of every real token: a distribution over words or tags each.
+    """`soft_labels` of every real token, each a distribution over words or tags.
 
     Sanh et al. 2019 (DistilBERT, arXiv 1910.01108), section 2, over the words of a vocabulary.
 
@@ -307,7 +307,7 @@ def soft_cross_entropy(
         student_logits: (batch, labels).
         teacher_logits: (batch, labels).
         temperature: above 0; larger is softer.
-        weights: (batch,), by how much each row counts; None where all count alike.
+        weights: (batch,), weight of each row; None for equal weights.
     """
     from torch.nn import functional
 
@@ -319,15 +319,15 @@ def soft_cross_entropy(
 def vocabulary_labels(
     logits: torch.Tensor, targets: torch.Tensor, entries: Sequence[int]
 ) -> torch.Tensor:
-    """Cross-entropy of each target among the entries of its own vocabulary alone.
+    """Cross-entropy of each target over the entries of its own vocabulary.
 
-    Zhao et al. 2019 (arXiv 1909.11687v1), section 3.2: a softmax for each of the vocabularies
-    that a row mixes.
+    Zhao et al. 2019 (arXiv 1909.11687v1), section 3.2: a row mixes several vocabularies, each with
+    its own softmax.
 
     Args:
         logits: (batch, seq, all entries), one vocabulary after another.
-        targets: (batch, seq), the numbers of entries; NO_LABEL where nothing is asked.
-        entries: how many each vocabulary has.
+        targets: (batch, seq), ids of entries; NO_LABEL where there is no target.
+        entries: number of entries of each vocabulary.
     """
     from torch.nn import functional
 
@@ -346,13 +346,13 @@ def vocabulary_labels(
 Loss: TypeAlias = "Callable[..., torch.Tensor]"
 
 Pairs = tuple[tuple[int, int], ...]
-"""(student layer, teacher layer) as the papers count them: from 1, and 0 for the embeddings"""
+"""(student layer, teacher layer), counted from 1; 0 is the embeddings"""
 LayerMap = Callable[[int, int], Pairs]
 """(layers of the student, of the teacher) -> pairs of layers"""
 
 
 def last(student: int, teacher: int) -> Pairs:
-    """Match the last layers alone."""
+    """Match only the last layers."""
     return ((student, teacher),)
 
 
@@ -367,12 +367,12 @@ def with_embeddings(student: int, teacher: int) -> Pairs:
 
 
 def skip(student: int, teacher: int) -> Pairs:
-    """Match every k-th teacher layer but the last, which the soft labels teach (PKD-Skip)."""
+    """Match every k-th teacher layer except the last, which soft labels cover (PKD-Skip)."""
     return uniform(student, teacher)[:-1]
 
 
 def last_between(student: int, teacher: int) -> Pairs:
-    """Match the teacher's last layers but the very last (PKD-Last: 7 to 11 for 12 -> 6)."""
+    """Match the teacher's last layers except the final one (PKD-Last: 7 to 11 for 12 -> 6)."""
     return tuple((layer, teacher - student + layer) for layer in range(1, student))
 
 
@@ -389,16 +389,16 @@ LAYER_MAPS: Table[LayerMap] = Table(
 
 
 class Term:
-    """One part of a loss; by default one that fits any two models of the same labels."""
+    """A term of a loss. By default it fits any two models with the same labels."""
 
     name: str
     weight: float
     teaches: ClassVar[bool] = True
-    """The student learns from it, and not only what is trained with it."""
+    """Whether the student learns from the term, not only auxiliary modules."""
 
     @property
     def needs(self) -> frozenset[Signal]:
-        """Signals that the teacher must have."""
+        """Signals of the teacher that the term reads."""
         return frozenset()
 
     @property
@@ -411,11 +411,11 @@ class Term:
         return self
 
     def pairs(self, student: int, teacher: int) -> Pairs:
-        """Return the pairs of layers that are compared at these depths; none where no layer is."""
+        """Return the pairs of layers to compare at these depths, if any."""
         return ()
 
     def incompatibility(self, student: PretrainedConfig, teacher: PretrainedConfig) -> str:
-        """Return why the two models cannot be matched, and what would work; empty if they can."""
+        """Return why the two models cannot be compared, and the remedy; empty if they can."""
         return ""
 
     def __call__(self, student: Signals, teacher: Signals, batch: TensorBatch) -> torch.Tensor:
@@ -423,7 +423,7 @@ class Term:
         raise NotImplementedError
 
 
-class _OfLogits(Term):
+class _LogitTerm(Term):
     """A term that reads the teacher's logits."""
 
     @property
@@ -431,7 +431,7 @@ class _OfLogits(Term):
         return frozenset({"logits"})
 
 
-class _OfLayers(Term):
+class _LayerTerm(Term):
     """A term that reads a signal of some layers."""
 
     signal: Signal
@@ -442,7 +442,7 @@ class _OfLayers(Term):
 
 
 def wanted_by(terms: Iterable[Term], student: int, teacher: int) -> tuple[Wanted, Wanted]:
-    """Return what the terms with a weight above 0 read of a student and a teacher so deep."""
+    """Return the signals of student and teacher that terms with a weight read, at these depths."""
     read = [(term.needs, term.pairs(student, teacher)) for term in terms if term.weight]
     mine, theirs = (
         joined({s: frozenset(pair[side] for pair in pairs) for s in needs} for needs, pairs in read)
@@ -465,15 +465,15 @@ class HardLabels(Term):
 
 
 @dataclass(frozen=True)
-class SoftLabels(_OfLogits):
-    """The teacher's softened distribution as the target; of taggers, at the first token of each
-    word, the only one that has a label."""
+class SoftLabels(_LogitTerm):
+    """The teacher's softened distribution as the target. Taggers have it at the first token of each
+    word, which has the label."""
 
     weight: float
     temperature: float
     loss: Loss = soft_labels
-    """(student logits, teacher logits, temperature) -> scalar, of kinds of problems whose
-    predictions are distributions"""
+    """(student logits, teacher logits, temperature) -> scalar, for problems whose predictions are
+    distributions"""
     head: Head = HEADS[SINGLE_LABEL.name]
     """Head of both models."""
     name: str = "soft"
@@ -484,8 +484,8 @@ class SoftLabels(_OfLogits):
 
 
 @dataclass(frozen=True)
-class LogitMatch(_OfLogits):
-    """The teacher's logits as they are as the target, with nothing to soften."""
+class LogitMatch(_LogitTerm):
+    """The teacher's logits as the target, without softening."""
 
     weight: float
     head: Head = HEADS[SINGLE_LABEL.name]
@@ -499,7 +499,7 @@ class LogitMatch(_OfLogits):
 
 @dataclass(frozen=True)
 class MaskedWords(Term):
-    """The words that were masked as the target, in phases that mask some."""
+    """The masked words as the target, in phases that mask words."""
 
     weight: float
     name: str = "words"
@@ -509,13 +509,13 @@ class MaskedWords(Term):
 
 
 @dataclass(frozen=True)
-class SoftWords(_OfLogits):
+class SoftWords(_LogitTerm):
     """The teacher's softened distribution over the vocabulary, for every real token."""
 
     weight: float
     temperature: float
     masked_alone: bool = False
-    """For the masked words alone."""
+    """Use only masked words."""
     name: str = "soft"
 
     def __call__(self, student: Signals, teacher: Signals, batch: TensorBatch) -> torch.Tensor:
@@ -524,27 +524,26 @@ class SoftWords(_OfLogits):
 
 
 @dataclass(frozen=True)
-class Match(_OfLayers):
+class Match(_LayerTerm):
     """A signal of some teacher layers as the target of some student layers."""
 
     name: str
     weight: float
     signal: Signal
     loss: Loss
-    """(student, teacher, mask) -> scalar, a function above; of signals of a whole text, which have
-    no padding, (student, teacher) -> scalar"""
+    """(student, teacher, mask) -> scalar, a function above; without mask for signals of a whole
+    text, which have no padding"""
     layers: LayerMap
     over_layers: Literal["sum", "mean"] = "mean"
     projected: bool = False
-    """States of another width than the teacher's first go through a linear layer, one for all
-    layers and terms, which is learned with the student and is no part of it."""
+    """Project states of another width than the teacher's by a linear layer, shared by all layers
+    and terms. It is trained with the student but not part of it."""
     up_to: int | None = None
     """Number of pairs of layers to match, the lowest first; None matches all."""
     only: int | None = None
-    """Match the pair at this place alone, from 0, or the last where there are fewer; None matches
-    all."""
+    """Match only the pair at this index, or the last if there are fewer; None matches all."""
     divided_by_depth: bool = False
-    """The weight is over the number of the student's layers."""
+    """Divide the weight by the number of the student's layers."""
 
     def at(self, layers: int) -> Match:
         if not self.divided_by_depth:
@@ -561,7 +560,7 @@ class Match(_OfLayers):
 
     def incompatibility(self, student: PretrainedConfig, teacher: PretrainedConfig) -> str:
         has_embeddings = self.signal in STATE_SIGNALS
-        if missing := _unmatched(self.name, self.pairs, student, teacher, has_embeddings):
+        if missing := _missing_layers(self.name, self.pairs, student, teacher, has_embeddings):
             return missing
         if not self.shared:
             return ""
@@ -592,19 +591,20 @@ _SAME: Mapping[Signal, str] = {
     "sentence_states": "hidden_size",
     "attention_scores": "num_attention_heads",
 }
-"""Settings that two models must share for a signal to be compared, as their configs name them."""
+"""Config setting that must be equal in both models for a signal to be comparable."""
 
 
 @dataclass(frozen=True)
-class Relations(_OfLayers):
-    """Similarity of each token's query, key or value to every other's in the teacher's layer."""
+class Relations(_LayerTerm):
+    """Relations of a teacher layer as the target: similarities of all tokens' queries, keys or
+    values."""
 
     name: str
     weight: float
     signal: Signal
     layers: LayerMap
     relation_heads: int | None = None
-    """Into how many heads both models' vectors are cut; None keeps the heads, as many in both."""
+    """Number of heads into which both models' vectors are split; None keeps their own heads."""
 
     @property
     def shared(self) -> str:
@@ -614,7 +614,7 @@ class Relations(_OfLayers):
         return self.layers(student, teacher)
 
     def incompatibility(self, student: PretrainedConfig, teacher: PretrainedConfig) -> str:
-        if missing := _unmatched(self.name, self.pairs, student, teacher, False):
+        if missing := _missing_layers(self.name, self.pairs, student, teacher, False):
             return missing
         ours, theirs = student.num_attention_heads, teacher.num_attention_heads
         if self.relation_heads is None and ours != theirs:
@@ -643,13 +643,13 @@ class Relations(_OfLayers):
 
 
 MIXED_INPUTS = {"input_ids": "mixed_input_ids", "attention_mask": "mixed_attention_mask"}
-"""Columns in both vocabularies that the teacher's copy reads, by the names that it has for them."""
+"""Inputs of the teacher's copy, and the columns in both vocabularies that hold them."""
 MIXED_TARGETS = "mixed_targets"
 
 
 @dataclass(frozen=True)
 class MixedWords(Term):
-    """The masked words of a row in both vocabularies as the target of the teacher's copy."""
+    """Masked words of a row that mixes both vocabularies, as the target of the teacher's copy."""
 
     weight: float
     name: str = "mixed"
@@ -663,21 +663,21 @@ class MixedWords(Term):
 
 @dataclass(frozen=True)
 class ProjectedWeights(Term):
-    """The teacher's weights as the target of the student's, through projections that are learned.
+    """The teacher's weights as the target of the student's, through learned projections.
 
-    Word embeddings in the student's vocabulary, and all weights of the layers that are matched.
+    The weights are word embeddings of the student's vocabulary and all weights of matched layers.
     """
 
     name: str
     weight: float
     layers: LayerMap
     projects_student: bool
-    """The student's weights are brought to the teacher's size; else the teacher's to its size."""
+    """Project the student's weights to the teacher's size; else the teacher's to the student's."""
 
     def incompatibility(self, student: PretrainedConfig, teacher: PretrainedConfig) -> str:
         from bertender.models.families import FAMILIES
 
-        if missing := _unmatched(self.name, self.layers, student, teacher, False):
+        if missing := _missing_layers(self.name, self.layers, student, teacher, False):
             return missing
         family = FAMILIES.get(teacher.model_type)
         if family and family.plain_layers:
@@ -693,14 +693,14 @@ class ProjectedWeights(Term):
         return weight_mse(student.weights[self.name], teacher.weights[self.name])
 
 
-def _unmatched(
+def _missing_layers(
     name: str,
     layers: LayerMap,
     student: PretrainedConfig,
     teacher: PretrainedConfig,
     embeddings: bool,
 ) -> str:
-    """Return which layers a map names that are not there, in words; empty where all are.
+    """Return the error of a layer map that names missing layers; empty if there are none.
 
     Layer 0, the embeddings, is matched with layer 0 alone, and only where the signal has it.
     """

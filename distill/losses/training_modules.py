@@ -1,9 +1,9 @@
-"""TRAINING_MODULES: a student, and what only its training needs.
+"""TRAINING_MODULES: modules that hold a student and everything else that only training needs.
 
-The loss is computed inside the module, so that a distributed run sees which parameters it used.
-A module holds the model as `student`; its forward(batch, teacher signals, step) returns the
-weighted parts of the loss, and `finished()` the student, free of what its training needed.
-Where it has `rates`, parts of it learn at a rate of their own.
+The loss is computed inside the module, so that a distributed run sees which parameters it used. A
+module has the model as `student`. Its forward(batch, teacher signals, step) returns the weighted
+parts of the loss, and `finished()` returns the bare student. A module with `rates` gives its parts
+their own learning rates.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ from distill.losses.terms import MIXED_INPUTS, Match, ProjectedWeights, Term, wa
 
 Terms = Sequence[Term]
 Parts = dict[str, torch.Tensor]
-"""Weighted parts of a loss, by the names of the terms."""
+"""Weighted parts of a loss, by term."""
 
 
 class TrainingModule(nn.Module):
-    """A student with the projections that bring its states to the teacher's width.
+    """A student with projections of its states to the teacher's width.
 
-    States as wide as the teacher's are compared as they are.
+    States of equal width are not projected.
 
     Args:
-        student: the model that is written in the end.
-        teacher: what it learns from.
-        terms: the loss; those of weight 0 are left out.
-        seed: the new projections are drawn from it.
-        steps: of the whole phase.
+        student: the model to train.
+        teacher: the model to learn from.
+        terms: terms of the loss; terms of weight 0 are left out.
+        seed: seed of new projections.
+        steps: number of steps in the phase.
     """
 
     def __init__(
@@ -64,10 +64,10 @@ class TrainingModule(nn.Module):
 
     @torch.no_grad()
     def take_up(self, learned: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
-        """Copy projections that were learned before, where their shapes agree.
+        """Load projections from earlier training, where their shapes agree.
 
         Returns:
-            Its projections, which change as they learn.
+            The module's projections, which change during training.
         """
         weights = dict(self.projections.named_parameters())
         for name, weight in weights.items():
@@ -86,7 +86,7 @@ class TrainingModule(nn.Module):
         }
 
     def finished(self) -> PreTrainedModel:
-        """Return the student, without the modules of its training."""
+        """Return the student, without projections."""
         return self.student
 
     def _projected(self, term: Term, signals: Signals) -> Signals:
@@ -98,10 +98,10 @@ class TrainingModule(nn.Module):
 
 
 class LayerAfterLayer(TrainingModule):
-    """MobileBERT's progressive transfer: in each step one pair of layers is matched."""
+    """MobileBERT's progressive knowledge transfer: each step matches one pair of layers."""
 
     RATE_AFTERWARDS = 0.1
-    """Factor of the learning rate of layers that had their turn."""
+    """Learning rate factor of layers after their turn."""
 
     def __init__(
         self,
@@ -116,20 +116,20 @@ class LayerAfterLayer(TrainingModule):
         matches = [term for term in self.terms if isinstance(term, Match)]
         pairs = matches[0].pairs(student.config.num_hidden_layers, teacher.config.num_hidden_layers)
         self.turns = [[replace(term, only=turn) for term in matches] for turn in range(len(pairs))]
-        self.learning = [layer for layer, _ in pairs]  # of each turn, counted from 1
+        self.learning = [layer for layer, _ in pairs]  # student layer of each turn, from 1
 
     def forward(self, batch: TensorBatch, teacher: Signals, step: int) -> Parts:
-        """Return the weighted parts of the loss of the layers whose turn it is."""
+        """Return the weighted parts of the loss for the current pair of layers."""
         self.terms = tuple(self.turns[self.turn(step / self.steps)])
         return super().forward(batch, teacher, step)
 
     def turn(self, passed: float) -> int:
-        """Return whose turn it is when this share of the steps has passed."""
+        """Return the index of the current pair after a share of the steps."""
         return min(int(passed * len(self.turns)), len(self.turns) - 1)
 
     @property
     def rates(self) -> Rates:
-        """The rates of the student's layers; the embeddings go with the first."""
+        """Learning rates of the student's layers; the embeddings follow the first layer."""
         base = f"student.{self.student.base_model_prefix}"
         layers = f"{base}.{family_of(self.student).layers}"
         depth = self.student.config.num_hidden_layers
@@ -140,14 +140,14 @@ class LayerAfterLayer(TrainingModule):
         }
 
     def rate(self, layer: int, passed: float) -> float:
-        """Return the factor of a layer's learning rate; those above have no gradient yet."""
+        """Return the factor of a layer's learning rate; layers above have no gradient yet."""
         turn = self.turn(passed)
         had_its_turn = turn > 0 and layer <= self.learning[turn - 1]
         return self.RATE_AFTERWARDS if had_its_turn else 1.0
 
 
-class _Replaced(nn.Module):
-    """A successor's layer that replaces some of the predecessor's; alone in eval mode."""
+class _TheseusModule(nn.Module):
+    """A successor layer and the predecessor layers it replaces; in eval mode the successor runs."""
 
     differs_in_training: ClassVar[bool] = True
 
@@ -167,13 +167,13 @@ class _Replaced(nn.Module):
 
 
 class Replacing(nn.Module):
-    """BERT-of-Theseus: the student with modules that are drawn again in each step.
+    """BERT-of-Theseus: each step draws modules of the student or of its predecessor.
 
     Args:
-        student, teacher, seed, steps: as of TrainingModule.
-        terms: one, on the student's logits.
-        first: probability of a successor's module at the beginning.
-        last: likewise after two thirds of the steps, up to which it grows linearly (eq. 5).
+        student, teacher, seed, steps: see TrainingModule.
+        terms: one term, on the student's logits.
+        first: probability of a successor module at the first step.
+        last: probability after two thirds of the steps, after linear growth (eq. 5).
     """
 
     def __init__(
@@ -195,13 +195,13 @@ class Replacing(nn.Module):
         bounds = [i * len(predecessors) // len(successors) for i in range(len(successors) + 1)]
         student.requires_grad_(False)
         self.drawn = [
-            _Replaced(layer.requires_grad_(True), predecessors[start:end])
+            _TheseusModule(layer.requires_grad_(True), predecessors[start:end])
             for layer, (start, end) in zip(successors, pairwise(bounds), strict=True)
         ]
         self._place(self.drawn)
 
     def probability(self, passed: float) -> float:
-        """Return the successor's, when this share of the phase has passed, 0 to 1."""
+        """Return the probability of a successor module after a share of the phase, 0 to 1."""
         return min(self.last, self.first + (self.last - self.first) * 1.5 * passed)
 
     def forward(self, batch: TensorBatch, teacher: Signals, step: int) -> Parts:
@@ -213,12 +213,12 @@ class Replacing(nn.Module):
             module.replaced = draw < probability
         logits = self.student(**model_inputs(self.student, batch)).logits
         loss = self.term.weight * self.term(Signals(logits), teacher, batch)
-        # a gradient of 0 for every weight, whichever modules were drawn
+        # every weight gets a gradient, 0 if its module was not drawn
         learning = (weight for module in self.drawn for weight in module.successor.parameters())
         return {self.term.name: loss + torch.stack([w.sum() * 0 for w in learning]).sum()}
 
     def finished(self) -> PreTrainedModel:
-        """Return the student with its own layers and nothing of the predecessor."""
+        """Return the student with only its own layers."""
         self._place([module.successor for module in self.drawn])
         self.student.requires_grad_(True)
         return self.student
@@ -232,14 +232,14 @@ class Replacing(nn.Module):
 
 
 class SharedProjection(nn.Module):
-    """Brings weights to other sizes by two matrices a pair of sizes, one from each side.
+    """Projects weights to other sizes by a matrix for each side.
 
-    A weight W (out, in) becomes L W R^T, a bias b becomes L b. Weights of the same sizes share the
-    matrices; a dimension that stays as it is has none.
+    A weight W (out, in) becomes L W R^T, a bias b becomes L b. Weights of equal sizes share the
+    matrices; a dimension that keeps its size has none.
 
     Args:
-        weights: those to be brought.
-        targets: of the sizes that they are brought to.
+        weights: weights to project.
+        targets: weights of the wanted sizes.
     """
 
     def __init__(self, weights: Sequence[torch.Tensor], targets: Sequence[torch.Tensor]) -> None:
@@ -270,9 +270,8 @@ class SharedProjection(nn.Module):
 
 
 class DualTraining(nn.Module):
-    """A smaller vocabulary: the student, a copy of its teacher that reads both, and projections.
-
-    Arguments are those of TrainingModule.
+    """Training with a smaller vocabulary: student, a teacher copy that reads both vocabularies, and
+    projections. Arguments are those of TrainingModule.
     """
 
     def __init__(
@@ -289,7 +288,7 @@ class DualTraining(nn.Module):
         self.projected = [term for term in self.terms if isinstance(term, ProjectedWeights)]
         self.student = student
         self.teacher = copy.deepcopy(teacher).requires_grad_(True)
-        # `vocab_size` is the number of rows of the table, not of the tokenizer's tokens
+        # `vocab_size` counts the table's rows, not the tokenizer's tokens
         entries = teacher.config.vocab_size + student.config.vocab_size
         self.teacher.resize_token_embeddings(entries, mean_resizing=False)
         self.projections = nn.ModuleDict(
@@ -297,8 +296,8 @@ class DualTraining(nn.Module):
         )
 
     def forward(self, batch: TensorBatch, teacher: Signals, step: int) -> Parts:
-        """Return the weighted parts of the loss; outputs of the teacher itself are not read."""
-        # products of weights in full precision, whatever the models compute in
+        """Return the weighted parts of the loss; it does not read the teacher's own outputs."""
+        # products of weights in full precision, even if the models run in bf16
         with torch.autocast(batch["input_ids"].device.type, enabled=False):
             compared = {term.name: self._compared(term) for term in self.projected}
         mine, others = ({name: sides[side] for name, sides in compared.items()} for side in (0, 1))
@@ -308,7 +307,7 @@ class DualTraining(nn.Module):
         return {term.name: term.weight * term(ours, theirs, batch) for term in self.terms}
 
     def finished(self) -> PreTrainedModel:
-        """Return the student, without the copy and the projections."""
+        """Return the student, without teacher copy and projections."""
         return self.student
 
     def _compared(
@@ -321,16 +320,16 @@ class DualTraining(nn.Module):
         return (brought, targets) if term.projects_student else (targets, brought)
 
     def _weights(self, term: ProjectedWeights) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-        """Return what is projected, and what has the sizes that it is brought to."""
+        """Return the weights to project, and the weights of the wanted sizes."""
         depths = (self.student.config.num_hidden_layers, self.teacher.config.num_hidden_layers)
         mine, others = zip(*term.layers(*depths), strict=True)
-        own = _words_and_layers(self.student, mine)
-        theirs = [weight.detach() for weight in _words_and_layers(self.teacher, others)]
+        own = _matched_weights(self.student, mine)
+        theirs = [weight.detach() for weight in _matched_weights(self.teacher, others)]
         theirs[0] = theirs[0][-len(own[0]) :]  # the student's tokens come after the teacher's
         return (own, theirs) if term.projects_student else (theirs, own)
 
 
-def _words_and_layers(model: PreTrainedModel, layers: Sequence[int]) -> list[torch.Tensor]:
+def _matched_weights(model: PreTrainedModel, layers: Sequence[int]) -> list[torch.Tensor]:
     """Return the word embeddings, and all weights of some layers, counted from 1."""
     family, every = family_of(model), encoder_layers(model)
     parts = [family.layer_weights(every[number - 1]) for number in layers]
@@ -346,4 +345,4 @@ TRAINING_MODULES: Mapping[str, Any] = {
     "replaced": partial(Replacing, first=1.0),
     "dual": DualTraining,
 }
-"""Training modules of phases, by the name that a phase has for them."""
+"""Training modules, by the name in `Phase.training_module`."""

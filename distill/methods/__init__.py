@@ -1,6 +1,6 @@
-"""METHODS: how to distil on a task, and for some on a corpus. A file is a paper, with its student.
+"""METHODS: distillation methods on a task, some also on a corpus. Each file is one paper.
 
-Rows are data and load no PyTorch, so that settings and their help are read without it.
+Methods are data and do not load PyTorch, so that settings and help work without it.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ GENERAL_METHODS: Table[Method] = Table(
 """Methods that also distil an encoder into a smaller one on plain text, before any task."""
 
 AUTO = "auto"
-"""Stands for the method that is taken where none is named, by what there is to distil with."""
+"""Choose the method by the kind of teacher and start (CHOICES)."""
 
 
 @dataclass(frozen=True)
@@ -70,11 +70,11 @@ class Choice:
     """A row of CHOICES."""
 
     condition: str
-    """In words, for documents."""
+    """Words for the documentation."""
     given: str
     """Setting that must be explicit; empty for none."""
     settings: Mapping[str, Any]
-    """The method, and defaults that take the place of its own."""
+    """The method, and defaults that replace its own."""
 
 
 CHOICES = (
@@ -82,11 +82,11 @@ CHOICES = (
     Choice("where a student starts from another encoder", "student", {"method": "pd"}),
     Choice("elsewhere", "", {"method": "distilbert"}),
 )
-"""What `auto` stands for: the first that holds."""
+"""Meaning of `auto`: the first choice whose condition holds."""
 
 
 def automatic_settings(explicit: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the settings of the first row of CHOICES that holds."""
+    """Return the settings of the first choice whose condition holds."""
     return next(
         choice.settings
         for choice in CHOICES

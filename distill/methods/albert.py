@@ -2,10 +2,10 @@
 
 Student: the ALBERT class, as deep and wide as the teacher, with one layer that runs at every
 depth (section 3.1, cross-layer parameter sharing) and embeddings of 128 that a linear layer
-brings to the width (factorised embedding parameterisation). The shared layer starts as the mean
+projects to the width (factorised embedding parameterisation). The shared layer starts as the mean
 of the teacher's layers, the embeddings as the best factors of the teacher's (truncated SVD).
-It is smaller on disk by far and no faster: as many layers run.
-Loss: as `distilbert`, since ALBERT itself is not distilled in its paper.
+The student is far smaller on disk but no faster, since as many layers run.
+Loss: as `distilbert`, since the ALBERT paper has no distillation.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 
 
 EMBEDDING_SIZE = 128
-"""ALBERT's own, for every width."""
+"""Embedding width of all published ALBERT models."""
 
 
 class AlbertStudent(StudentKind):
-    """An ALBERT that runs one layer as often as the shape has layers."""
+    """An ALBERT: one shared layer, run as often as the shape has layers."""
 
     usual_layers = "all"
     layer_by_layer = False
@@ -43,12 +43,11 @@ class AlbertStudent(StudentKind):
 
         Args:
             start: a sequence classifier of a family with plain layers.
-            shape: `layers`, how often the layer runs, and `teacher_layers` to average, all by
-                default.
+            shape: `layers`, the number of runs, and `teacher_layers` to average, all by default.
 
         Raises:
-            ModelError: the layers are of another kind, the embeddings narrower than these, or the
-                positions distances; or the shape asks for another width.
+            ModelError: the layers are not plain, the embeddings are narrower than the layers, or
+                positions are relative; or the shape asks for another width.
         """
         import torch
         from transformers import AlbertConfig, AlbertForSequenceClassification

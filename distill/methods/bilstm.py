@@ -1,15 +1,15 @@
 """A BiLSTM student (Tang et al. 2019, arXiv 1903.12136).
 
 Student: one bidirectional LSTM over word embeddings of 300, 150 wide in each direction, whose last
-states go through a layer of 200 and ReLU; dropout 0.1. The texts of a pair are read apart by the
-same weights (siamese) and joined as [h1, h2, h1 * h2, |h1 - h2|].
+states go through a layer of 200 and ReLU; dropout 0.1. The texts of a pair are encoded separately
+by the same weights (siamese) and joined as [h1, h2, h1 * h2, |h1 - h2|].
 Loss: mean squared error of the logits, and no labels (alpha = 0). The published code adds
 cross-entropy with weight 1; `--weights hard=1` does so here.
 The paper trains on augmented texts: `--augmentation bilstm`, which is off by default.
-Departures: words are the teacher's tokens, [CLS] and [SEP] among them, and their table starts
-as the 300 strongest directions of the teacher's (a narrower one as it is), in place of
-word2vec's words. AdamW at a falling rate over 10 epochs replaces Adadelta at 1.0 over 30:
-on 4,000 texts of SST-2 the held-out score no longer rose after the second epoch.
+Departures: words are the teacher's tokens, including [CLS] and [SEP]. Their embeddings start as the
+300 strongest directions of the teacher's (narrower ones unchanged), in place of word2vec. AdamW
+with a decaying rate over 10 epochs replaces Adadelta at 1.0 over 30: on 4,000 texts of SST-2 the
+held-out score no longer rose after the second epoch.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 EMBEDDING_SIZE = 300
-"""The paper's, at most."""
+"""Embedding width of the paper; a narrower start keeps its own."""
 
 
 class TableStudent(StudentKind):
@@ -38,8 +38,8 @@ class TableStudent(StudentKind):
     lacks = frozenset({"heads", "layers", "teacher_layers"})
 
     def check(self, start: PreTrainedModel, shape: StudentShape, what: str) -> None:
-        """Raise ModelError where layers or heads are asked for, or the start's tokenizer is one of
-        which it is not known how it lays out its texts."""
+        """Raise ModelError where the shape sets layers or heads, or where the layout of the start's
+        tokenizer (end of text, padding side) is unknown."""
         from bertender.models.families import FAMILIES
         from bertender.models.own_models import OWN_MODELS
 
@@ -64,7 +64,7 @@ class TableStudent(StudentKind):
 
 
 class BiLstmStudent(TableStudent):
-    """A BiLSTM over the start's vocabulary, whose words are its embeddings; the LSTM is random."""
+    """A BiLSTM with the start's vocabulary and word embeddings, and a random LSTM."""
 
     model_type = "bertender-bilstm"
 
@@ -72,13 +72,13 @@ class BiLstmStudent(TableStudent):
         """Build the student.
 
         Args:
-            start: a row of FAMILIES or OWN_MODELS.
-            shape: `hidden_size` of the LSTM of each direction (150 by default),
-                `feed_forward_size` of the layer behind it (200), and `texts` of an example.
+            start: a model of an architecture in FAMILIES or OWN_MODELS.
+            shape: `hidden_size` of the LSTM in each direction (150 by default),
+                `feed_forward_size` of the next layer (200), and `texts` per example.
 
         Raises:
-            ModelError: the shape asks for what only transformers have, or the tokenizer may put
-                padding in front of a text, or no separator at its end (XLNet).
+            ModelError: the shape has settings of transformers, or the tokenizer may pad in front of
+                a text, or puts no separator at its end (XLNet).
         """
         import torch
 
@@ -86,7 +86,7 @@ class BiLstmStudent(TableStudent):
 
         self.check(start, shape, "a BiLSTM student")
         table = start.get_input_embeddings().get_parameter("weight").detach().float()
-        # of a model without weights there is nothing to bring
+        # a model without weights has no embeddings to copy
         words = strongest_directions(table if table.is_meta else table.cpu(), EMBEDDING_SIZE)
         widths = {"hidden_size": shape.hidden_size, "feed_forward_size": shape.feed_forward_size}
         config = BiLstmConfig(
@@ -107,8 +107,8 @@ class BiLstmStudent(TableStudent):
 def strongest_directions(table: torch.Tensor, rank: int) -> torch.Tensor:
     """Return the coordinates (rows, rank) of a table (rows, width) in its strongest directions.
 
-    Their inner products are as near to the table's as those of any vectors so narrow (Eckart and
-    Young 1936). A table that is as narrow already is returned as it is.
+    They are the best approximation of the table's inner products at this rank (Eckart and Young
+    1936). A table that is narrow enough is returned unchanged.
     """
     import torch
 

@@ -1,23 +1,23 @@
-"""Compact students that are pre-trained on their own, or start from projections: two papers.
+"""Compact students, pre-trained on their own or started from projections: two papers.
 
 **Pre-trained distillation** (Turc et al. 2019, arXiv 1908.08962), `pd`: well-read students learn
-better. Student: a compact model that was pre-trained on its own (`bertender pretrain`, or any
-encoder) and is named by `--student`; all of its layers by default, and its own vocabulary.
-Loss: soft labels at T = 1 on a transfer set without labels (section 3): the task's texts, and
-those of `--unlabelled`. No hidden states are matched and no labels are read.
+better. Student: a compact pre-trained model (`bertender pretrain`, or any encoder), named by
+`--student`; all of its layers by default, with its own vocabulary.
+Loss: soft labels at T = 1 on an unlabelled transfer set (section 3): the texts of the task and of
+`--unlabelled`. No hidden states are matched and no labels are read.
 Departures: the paper fine-tunes some students on the labels afterwards; `bertender finetune
 --teacher STUDENT` does that.
 
 **MiniBERT** (Tsai et al. 2019, arXiv 1909.00100): a small tagger on its teacher's vocabulary.
-Student: a BERT of 3 layers, 256 wide, over the teacher's tokens; one that is named by `--student`
-keeps its layers. Loss: the teacher's softened distribution at each word; where each text has one
-label, its distribution for the text.
+Student: a BERT of 3 layers, 256 wide, with the teacher's tokens; a model named by `--student` keeps
+its layers. Loss: the teacher's softened distribution at each word, or for the text where texts have
+one label.
 The paper was not available: depth, width, the shared vocabulary and the soft labels are as recalled
 from it. Heads of 64, a feed-forward part of 1,024 and T = 2 are choices made here.
-Departures: the paper's student was pre-trained as BERT is, on the teacher's languages, which
-`--student` does for one made by `bertender pretrain`; without it the embeddings are projections
-of the teacher's and the layers are random. The paper learns from soft labels; here hard labels
-weigh the same where there are some (`--weights hard=0` leaves them out).
+Departures: the paper pre-trains the student like BERT, on the teacher's languages; here, `bertender
+pretrain` can make a `--student`, and without it the embeddings are projections of the teacher's and
+the layers are random. The paper learns from soft labels; here hard labels have equal weight where
+texts have them (`--weights hard=0` leaves them out).
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ HEAD_DIM = 64
 
 
 class MiniBertStudent(AnyWidthStudent):
-    """A BERT 256 wide over the teacher's vocabulary, or as wide as a narrower teacher.
+    """A BERT 256 wide with the teacher's vocabulary, or as wide as a narrower teacher.
 
-    Its layers are random. Its words and positions are the teacher's, projected on the principal
-    directions of the word table, so that they keep their angles and distances as well as so few
-    dimensions can; they are random too where the table is smaller than the student is wide. A
-    student as wide as what it starts from (a MiniBERT that was pre-trained) keeps its layers.
+    Its layers are random. Word and position embeddings are the teacher's, projected on the
+    principal directions of the word table, which best keep angles and distances; they are random
+    where the table has fewer rows than the student's width. A student as wide as its start (a
+    pre-trained MiniBERT) keeps the start's layers.
     """
 
     usual_layers = 3

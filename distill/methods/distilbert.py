@@ -1,21 +1,21 @@
 """DistilBERT (Sanh et al. 2019, arXiv 1910.01108), and its control.
 
 Student: the DistilBERT class, no token-type embeddings and no pooler, initialised from evenly
-spread teacher layers. 12 -> 6 takes 0, 2, 4, 7, 9 and 11, counted from 0, as the published
-checkpoint did: of all layers only the last are matched, and both choices have it.
-On a corpus, as the paper: both read texts with 15 % of the words masked, and the loss is 5 times
-the soft labels over the vocabulary with T = 2, of every real token, 2 times the cross-entropy of
-the masked words, and 1 time the cosine of the last hidden states of real tokens (section 2; the
-weights are the published code's). The head starts as the teacher's. Learning rate 5e-4, 3 epochs.
+spread teacher layers. 12 -> 6 takes 0, 2, 4, 7, 9 and 11, counted from 0, like the published
+checkpoint; only the last layers are matched, and any choice has them.
+On a corpus, as in the paper: both models read texts with 15 % of the words masked. The loss is 5 x
+soft labels over the vocabulary of every real token, with T = 2, plus 2 x cross-entropy of the
+masked words, plus 1 x cosine of the last hidden states of real tokens (section 2; the weights are
+the published code's). The head starts as the teacher's. Learning rate 5e-4, 3 epochs.
 On a task: soft labels with T squared, hard labels, and the same cosine.
-Departures: on a task soft and hard labels weigh the same (the weights of its SQuAD run, section
-3.2), T is 2. On a corpus words are masked with equal chances; the code prefers rare ones.
+Departures: on a task soft and hard labels have equal weight (as in the SQuAD run, section 3.2) and
+T is 2. On a corpus all words are masked with equal probability; the code prefers rare ones.
 The teacher's first token-type vector is added to the position table instead of being dropped, so
-that a student of full depth gives the teacher's own hidden states. A teacher of relative positions
-(MPNet), which DistilBERT has none of, gets a student of its own class.
+that a student of full depth has the teacher's hidden states. A teacher with relative positions
+(MPNet), which DistilBERT lacks, gets a student of its own class.
 
-`hard` is the control: the same student, trained on the labels alone. What a distilled student
-scores above it is the gain of distillation.
+`hard` is the control: the same student, trained on labels alone. A distilled student's score above
+the control is the gain of distillation.
 """
 
 from __future__ import annotations
@@ -47,13 +47,14 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 LARGEST_EPSILON = 1e-5
-"""Of a teacher's layer norms that one of 1e-12 stands for: RoBERTa's, next to variances of 0.1."""
+"""Largest layer norm epsilon of a teacher that DistilBERT's 1e-12 may replace: RoBERTa's, which is
+small next to variances of 0.1."""
 
 
 class DistilBertStudent(StudentKind):
-    """A DistilBERT, or a shorter copy of a teacher that has more than the class can hold.
+    """A DistilBERT, or a shorter copy of a teacher with parts that DistilBERT lacks.
 
-    Without their relative positions, MPNet's layers give other states: a copy of six scored more.
+    MPNet's layers do not work without relative positions: a copy of six layers scored better.
     """
 
     def build(self, start: PreTrainedModel, shape: StudentShape) -> PreTrainedModel:
@@ -66,7 +67,7 @@ class DistilBertStudent(StudentKind):
             or has_relative_positions(config)
             or embedding_width(start) != config.hidden_size
             or getattr(config, "layer_norm_eps", 0.0) > LARGEST_EPSILON
-            or getattr(config, "is_decoder", False)  # each token attends to those before it
+            or getattr(config, "is_decoder", False)  # causal attention
         )
         if has_more:
             return ShorterStudent().build(start, shape)
@@ -76,17 +77,17 @@ class DistilBertStudent(StudentKind):
 def distilbert_student(start: PreTrainedModel, shape: StudentShape) -> PreTrainedModel:
     """Build a DistilBERT from a teacher's embeddings and some of its layers.
 
-    A student of full depth gives the teacher's hidden states, up to what the class cannot hold:
-    relative positions, an epsilon in layer norms above 1e-12 (RoBERTa has 1e-5), and the second
-    token type of pairs.
+    A student of full depth has the teacher's hidden states, except for parts that DistilBERT lacks:
+    relative positions, a layer norm epsilon above 1e-12 (RoBERTa has 1e-5), and the second token
+    type of pairs.
 
     Args:
         start: a sequence classifier of a family with plain layers.
-        shape: `layers`, and `teacher_layers` to start from, else those of `start_layers`.
+        shape: `layers`, and `teacher_layers` to start from, else `start_layers`.
 
     Raises:
-        ModelError: the teacher has fewer layers, layers of another kind, or embeddings of another
-            width than its layers; or the shape asks for another width.
+        ModelError: the teacher has too few layers, layers that are not plain, or embeddings of
+            another width than its layers; or the shape asks for another width.
     """
     import torch
     from transformers import DistilBertConfig, DistilBertForSequenceClassification
@@ -150,7 +151,7 @@ DISTILBERT = Method(
         ),
         settings={
             "learning_rate": 5e-4,
-            # a score for each word of the vocabulary, of each token, twice
+            # logits over the vocabulary for each token, of two models
             "tokens_per_batch": 2048,
         },
     ),

@@ -17,51 +17,51 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Phase:
-    """A part of the training with a loss of its own."""
+    """A phase of training with its own loss."""
 
     name: str
     terms: tuple[Term, ...]
     epochs: int | None = None
-    """The last phase has None and takes the config's `epochs`; those before it take the config's
-    `earlier_epochs`, or these where it has none."""
+    """Default of the config's `earlier_epochs`. None marks the last phase, which takes the config's
+    `epochs`."""
     settings: Mapping[str, Any] = field(default_factory=dict)
-    """Fields of TrainingConfig that have another value in this phase."""
+    """Fields of TrainingConfig with another value in this phase."""
     masked: bool = False
-    """The models read texts with some words masked, and their heads predict words."""
+    """Whether the models read texts with masked words, and their heads predict words."""
     training_module: str = "student"
-    """A row of TRAINING_MODULES."""
+    """A name in TRAINING_MODULES."""
     uses_teacher_layers: bool = False
-    """The teacher's own layers run in the student's steps."""
+    """Whether the teacher's layers run in the student's steps."""
 
     def __post_init__(self) -> None:
-        """Refuse settings of a last phase, which takes those of the run.
+        """Refuse settings in a last phase, which takes the settings of the run.
 
         Raises:
-            ValueError: a row is written so.
+            ValueError: a last phase has settings.
         """
         if self.epochs is None and self.settings:
             raise ValueError(f"phase {self.name!r}: a last phase has no settings of its own.")
 
     @property
     def needs(self) -> frozenset[Signal]:
-        """Signals of the teacher that the terms with a weight above 0 need."""
+        """Signals of the teacher that terms with a weight above 0 need."""
         return frozenset().union(*(term.needs for term in self.terms if term.weight))
 
     def reads(self, student: int, teacher: int) -> Wanted:
-        """Return the signals that are read of the teacher, and their layers, at these depths."""
+        """Return the teacher signals that the phase reads, and their layers, at these depths."""
         return wanted_by(self.terms, student, teacher)[1]
 
     def at(self, layers: int) -> tuple[Phase, ...]:
-        """Return the phases that it stands for in a student of a depth."""
+        """Return the phases for a student of a depth."""
         return (replace(self, terms=tuple(term.at(layers) for term in self.terms)),)
 
 
 @dataclass(frozen=True)
 class LayerPhases(Phase):
-    """A phase for each layer of the student from the lowest, as long as `epochs`."""
+    """One phase of `epochs` for each layer of the student, lowest first."""
 
     keeps_lower: bool = True
-    """A phase matches the layers below its own too; else its own alone."""
+    """Whether a phase also matches the layers below its own."""
 
     def at(self, layers: int) -> tuple[Phase, ...]:
         return tuple(self._of(layer, layers) for layer in range(1, layers + 1))
@@ -76,29 +76,29 @@ class LayerPhases(Phase):
 
 @dataclass(frozen=True)
 class LayerTurns(Phase):
-    """One phase in which each layer of the student has a turn as long as `epochs`."""
+    """One phase in which each layer of the student has a turn of `epochs`."""
 
     def at(self, layers: int) -> tuple[Phase, ...]:
-        assert self.epochs is not None  # the last phase is as long as the config sets
+        assert self.epochs is not None  # only a last phase has None
         own = {each.name: getattr(self, each.name) for each in fields(Phase)}
         return Phase(**{**own, "epochs": self.epochs * layers}).at(layers)
 
 
 def one_phase(*terms: Term) -> tuple[Phase, ...]:
-    """Return the phases of a method that has one loss from beginning to end."""
+    """Return the phases of a method with one loss throughout."""
     return (Phase("task", terms),)
 
 
 @dataclass(frozen=True)
 class General:
-    """A method's phases on a corpus, before any task; all else is as on a task."""
+    """A method's phases on a corpus, before any task; other fields are as on a task."""
 
     summary: str
     phases: tuple[Phase, ...]
     settings: Mapping[str, Any] = field(default_factory=dict)
-    """Fields of GeneralConfig that have another default here: the paper's."""
+    """Fields of GeneralConfig with another default: the paper's."""
     student: StudentKind | None = None
-    """The kind of its student; None is that of the task."""
+    """Kind of student; None for the same as on a task."""
 
 
 @dataclass(frozen=True)
@@ -110,21 +110,21 @@ class Method:
     paper: str
     student: StudentKind
     phases: tuple[Phase, ...]
-    """Phases for a student of any depth; `at` writes them out for one depth."""
+    """Phases for a student of any depth; `at` makes them for one depth."""
     settings: Mapping[str, Any] = field(default_factory=dict)
-    """Fields of DistillConfig that have another default here: the paper's."""
+    """Fields of DistillConfig with another default: the paper's."""
     start_layers: str = "spread"
-    """Which layers of its start a student takes, if it takes some, a row of START_LAYERS: those
-    that the method matches, or others for reasons in the method's file."""
+    """Layers of the start that a student takes, if any, a name in START_LAYERS: the layers that the
+    method matches, or others for reasons in the method's file."""
     augmentation: str | None = None
-    """The paper's own, a row of AUGMENTATIONS: a suggestion, since it multiplies the training."""
+    """Augmentation of the paper, a name in AUGMENTATIONS; off by default, as it is expensive."""
     general: General | None = None
-    """Its phases on a corpus; None for a method of tasks alone."""
+    """Phases on a corpus; None for a method that only works on tasks."""
 
     @property
     def on_corpus(self) -> Method:
-        """The method as it distils on a corpus."""
-        assert self.general is not None  # a row of GENERAL_METHODS has it
+        """The method for a corpus."""
+        assert self.general is not None  # all GENERAL_METHODS have it
         return replace(
             self,
             summary=self.general.summary,
@@ -135,37 +135,37 @@ class Method:
         )
 
     def at(self, layers: int) -> Method:
-        """Return the method for a student of a depth: its phases are written out."""
+        """Return the method with its phases for a student of a depth."""
         phases = tuple(each for phase in self.phases for each in phase.at(layers))
         return replace(self, phases=phases)
 
     def build(self, start: PreTrainedModel, shape: StudentShape) -> PreTrainedModel:
-        """Build the student; where the shape names no layers of its start, the row's are taken.
+        """Build the student; by default it takes the method's `start_layers`.
 
         Raises:
-            ModelError: no such student can be made of this start.
+            ModelError: this start allows no such student.
         """
         return self.student.build(start, replace(shape, start_layers=self.start_layers))
 
     @property
     def uses_teacher_layers(self) -> bool:
-        """Whether the teacher's own layers run in the student's steps."""
+        """Whether the teacher's layers run in the student's steps."""
         return any(phase.uses_teacher_layers for phase in self.phases)
 
     @property
     def terms(self) -> tuple[Term, ...]:
-        """The terms of all phases, one of a name."""
+        """The terms of all phases, one per name."""
         known = {term.name: term for phase in self.phases for term in phase.terms}
         return tuple(known.values())
 
     @property
     def needs(self) -> frozenset[Signal]:
-        """Signals of the teacher that the terms with a weight above 0 need."""
+        """Signals of the teacher that terms with a weight above 0 need."""
         return frozenset().union(*(phase.needs for phase in self.phases))
 
     @property
     def learns_from_teacher(self) -> bool:
-        """Whether the teacher takes part at all: its outputs, or its layers."""
+        """Whether the method uses the teacher's outputs or layers."""
         return bool(self.needs) or self.uses_teacher_layers
 
     @property
@@ -175,12 +175,12 @@ class Method:
 
     @property
     def reads_predicted_words(self) -> bool:
-        """Whether a loss reads which words the teacher predicts, as its head has learned."""
+        """Whether a loss reads the words that the teacher's trained head predicts."""
         return self.predicts_words and "logits" in self.needs
 
     @property
     def wants_teacher_tokens(self) -> bool:
-        """Whether single tokens are compared, so that both must read the same ones."""
+        """Whether a term compares single tokens, so that both models need the same tokenizer."""
         return self.uses_teacher_layers or bool(self.needs - TEXT_SIGNALS)
 
     @property
@@ -211,7 +211,7 @@ class Method:
 
     @property
     def weights_for_logits_alone(self) -> Mapping[str, float] | None:
-        """The weights that leave what reads no more than logits; None where they cannot."""
+        """Weights with which the method reads only logits; None if there are none."""
         reading_more = {t.name: 0.0 for t in self.terms if t.needs - {"logits"}}
         emptied = any(
             all(term.name in reading_more for term in phase.terms) for phase in self.phases
@@ -227,12 +227,11 @@ class Method:
         """Return the method with other weights, and other settings of its terms.
 
         Args:
-            weights: by the name of the term.
-            settings: temperature, layers or relation_heads; None leaves the method's own.
+            weights: loss weights by term.
+            settings: temperature, layers or relation_heads; None keeps the method's own.
 
         Raises:
-            ConfigError: a weight names no term, no weight is left above 0, or no term has what is
-                to be changed.
+            ConfigError: a weight names no term, all weights would be 0, or no term has the setting.
         """
         names = [term.name for term in self.terms]
         for name in weights:
@@ -245,7 +244,7 @@ class Method:
         active = [term for term in self.terms if weights.get(term.name, term.weight)]
         for name, value in explicit.items():
             if not any(hasattr(term, name) for term in active):
-                # a layer map is a function, which the user gave by its name
+                # a layer map is a function; the user set its name
                 known = next((known for known, row in LAYER_MAPS.items() if row is value), None)
                 given = f"layer_map={known}" if known else f"{name}={value}"
                 raise ConfigError(
@@ -253,7 +252,7 @@ class Method:
                     f"{', '.join(t.name for t in active)}). Leave it out, or choose another method."
                 )
         phases = tuple(
-            replace(phase, terms=tuple(_changed(t, weights, explicit) for t in phase.terms))
+            replace(phase, terms=tuple(_changed_term(t, weights, explicit) for t in phase.terms))
             for phase in self.phases
         )
         for phase in phases:
@@ -266,11 +265,11 @@ class Method:
         return replace(self, phases=phases)
 
 
-def _changed(term: Any, weights: Mapping[str, float], settings: Mapping[str, Any]) -> Term:
+def _changed_term(term: Any, weights: Mapping[str, float], settings: Mapping[str, Any]) -> Term:
     changes = {name: value for name, value in settings.items() if hasattr(term, name)}
     if term.name in weights:
         changes["weight"] = weights[term.name]
-        if isinstance(term, Match):  # the user's word is the weight itself
+        if isinstance(term, Match):  # an explicit weight is not divided
             changes["divided_by_depth"] = False
     changed: Term = replace(term, **changes)
     return changed

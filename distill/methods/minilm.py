@@ -1,15 +1,15 @@
 """MiniLM (Wang et al. 2020, arXiv 2002.10957) and MiniLMv2 (Wang et al. 2021, arXiv 2012.15828).
 
-Student: any depth and width; v1 needs as many heads as the teacher has, v2 cuts both models'
-vectors into relation heads and does not. As wide as the teacher it starts from evenly spread
-layers, so that its last is a copy of the one that is matched; narrower from random weights.
-On a corpus: of the teacher's last layer alone, into the student's last. v1: attention
-distributions (eq. 6) and value relations (eq. 7 to 9), weighing the same, at 5e-4. v2: query, key
-and value relations with 48 relation heads, a third each (eq. 5 and 6), at 6e-4.
-On a task: the same for 3 epochs on its texts (and those of `--unlabelled`), then fine-tuning on
-the labels, as the papers do with their students.
+Student: any depth and width. v1 needs the teacher's number of heads; v2 does not, since it splits
+both models' vectors into relation heads. A student of the teacher's width starts from evenly spread
+layers, so that its last layer is a copy of the matched one; others start from random weights.
+On a corpus: the teacher's last layer is matched by the student's last. v1: attention distributions
+(eq. 6) and value relations (eq. 7 to 9), of equal weight, at 5e-4. v2: query, key and value
+relations with 48 relation heads, a third each (eq. 5 and 6), at 6e-4.
+On a task: the same for 3 epochs on the task's texts (and `--unlabelled`), then fine-tuning on the
+labels, as in the papers.
 Departures: the papers run 400,000 steps on a corpus. The v2 paper takes an upper-middle layer of
-large teachers (21st of 24); this is the last, as for its base teachers.
+large teachers (21st of 24); here it is always the last, as for its base teachers.
 """
 
 from __future__ import annotations

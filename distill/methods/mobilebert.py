@@ -1,25 +1,24 @@
 """MobileBERT (Sun et al. 2020, arXiv 2004.02984), with progressive knowledge transfer.
 
 Student: the MobileBERT class: a bottleneck around each layer, stacked feed-forward parts, scales in
-the place of layer norms, relu, embeddings of 128 over three neighbouring tokens. `mobilebert` has
-four feed-forward parts a layer, `mobilebert-tiny` two and a light attention (table 1). As deep as
-the teacher, as each layer learns from one; fewer learn from evenly spread ones.
-Phase 1 (progressive knowledge transfer): layer after layer from the lowest up, each for as long,
-and one epoch each by default. Of the layer whose turn it is, feature map transfer (eq. 1, taken
-apart into normalised maps, means and variances, weighing 100, 5000 and 5 over the number of layers,
-as in the published code) and attention transfer (eq. 2). Lower layers learn at a tenth of the
-rate, as there; higher ones do not learn yet, and dropout is off.
-Phase 2: soft and hard labels at T = 1, weighing the same (eq. 3, with the task's labels instead of
+place of layer norms, relu, embeddings of 128 over three neighbouring tokens. `mobilebert` has four
+feed-forward parts per layer, `mobilebert-tiny` two and a light attention (table 1). By default the
+student is as deep as the teacher; shallower ones learn from evenly spread layers.
+Phase 1 (progressive knowledge transfer): layers take turns from the lowest up, all equally long,
+by default one epoch. The current layer has feature map transfer (eq. 1, split into normalised maps,
+means and variances with weights 100, 5000 and 5 over the number of layers, as in the published
+code) and attention transfer (eq. 2). Lower layers learn at a tenth of the rate, as there; higher
+layers do not learn yet, and dropout is off.
+Phase 2: soft and hard labels at T = 1, of equal weight (eq. 3, with the task's labels instead of
 masked words).
 On a corpus (general distillation, the paper's own order): phase 1 on texts with masked words, then
-phase 2 as in eq. 3 on these words, without the sentences' order. The result is fine-tuned, or
-distilled on a task once more.
-Departures: any teacher, where the paper pre-trains one with inverted bottlenecks, so that the
-student is as wide as its teacher (512 in the paper) with as many heads; a student of another width
-reaches it through a linear layer, one for all layers, since its layers write into one stream of
-hidden states. The learning rates are ours. The layers' turns are stages of one phase, with one
-optimizer: its epochs are one for each layer, so that each has the paper's equal share however deep
-the student is, and `--earlier-epochs` sets how many all turns have together.
+phase 2 as in eq. 3 on these words, without next-sentence prediction. The result is fine-tuned, or
+distilled again on a task.
+Departures: any teacher, where the paper pre-trains one with inverted bottlenecks. The student has
+the teacher's width (512 in the paper) and heads; another width is projected by one linear layer for
+all layers, since all write into one stream of hidden states. The learning rates are ours. The
+layers' turns are stages of one phase with one optimizer: one epoch per layer, so that each has the
+paper's equal share at any depth; `--earlier-epochs` sets the epochs of all turns together.
 """
 
 from __future__ import annotations
@@ -50,26 +49,26 @@ if TYPE_CHECKING:
 
 EMBEDDING_SIZE = 128
 NARROWING = 4
-"""How many times narrower than the hidden states the bottleneck is: 512 and 128 in the paper."""
+"""Width of the hidden states over the bottleneck's: 512 and 128 in the paper."""
 FEED_FORWARD_FACTOR = 4
-"""How many times wider than the bottleneck a feed-forward part is: 512 and 128 in the paper."""
+"""Width of a feed-forward part over the bottleneck's: 512 and 128 in the paper."""
 
 
 @dataclass(frozen=True)
 class MobileBertStudent(StudentKind):
-    """A MobileBERT over the teacher's vocabulary, its layers with random weights.
+    """A MobileBERT with the teacher's vocabulary and random layers.
 
-    The hidden states are as wide as the teacher's by default, the bottleneck a quarter of that,
-    rounded up to a multiple of the heads, which are as many as the teacher's. The word table
-    starts as the best narrow factor of the teacher's; where the widths agree, the embeddings as a
-    whole start as near to the teacher's as a MobileBERT without layer norms can come. A start that
-    is such a MobileBERT itself is taken as it is, layers and all.
+    By default the hidden states have the teacher's width, the heads the teacher's number, and the
+    bottleneck a quarter of the width, rounded up to a multiple of the heads. The word table starts
+    as the best narrow factor of the teacher's. Where the widths agree, all embeddings start as near
+    to the teacher's as possible without layer norms. A start that is such a MobileBERT is used
+    unchanged, with its layers.
     """
 
     tiny: bool = False
-    """Two feed-forward parts a layer instead of four, and a light attention: queries, keys and
-    values read the bottleneck. In the larger one values read the hidden states, and queries and
-    keys a bottleneck of their own."""
+    """Two feed-forward parts per layer instead of four, and a light attention: queries, keys and
+    values read the bottleneck. In `mobilebert`, values read the hidden states, and queries and keys
+    a bottleneck of their own."""
     usual_layers = "all"
     layer_by_layer = False
     lacks = frozenset({"teacher_layers"})
@@ -80,7 +79,7 @@ class MobileBertStudent(StudentKind):
         """Build the student.
 
         Args:
-            start: a sequence classifier of a row of FAMILIES.
+            start: a sequence classifier of an architecture in FAMILIES.
             shape: `feed_forward_size` is the width of each feed-forward part, four times the
                 bottleneck by default.
 
@@ -139,7 +138,7 @@ class MobileBertStudent(StudentKind):
         with torch.no_grad():
             table = weight_of(student.base_model, FAMILIES["mobilebert"].word_embeddings)
             table.copy_(narrow)
-            table[config.pad_token_id] = 0  # a text's last token reads it as its right neighbour
+            table[config.pad_token_id] = 0  # a text's last token has padding as right neighbour
             if widening.shape[1] == width:
                 _start_hidden_states(start, student, widening)
         return student
@@ -148,10 +147,10 @@ class MobileBertStudent(StudentKind):
 def _start_hidden_states(
     start: PreTrainedModel, student: PreTrainedModel, widening: torch.Tensor
 ) -> None:
-    """Make the embeddings those of the teacher, as if its layer norm divided all by one number.
+    """Start from the teacher's embeddings, with one standard deviation for all tokens.
 
-    A layer norm takes the mean away, divides by the standard deviation, and scales; the first is
-    done in the tables here, the last two by the scale that MobileBERT has in its place.
+    A layer norm subtracts the mean, divides by the standard deviation, and scales. The mean is
+    subtracted in the tables; MobileBERT's scale does the rest.
     """
     import torch
 
@@ -165,13 +164,13 @@ def _start_hidden_states(
     if family.position_embeddings is not None:
         positions = _centred(position_table(start, family))
     types = torch.zeros(1, words.shape[1])
-    if family.token_type_embeddings is not None:  # as they differ from the first
+    if family.token_type_embeddings is not None:  # differences to the first type
         types = _centred(weight_of(start.base_model, family.token_type_embeddings))
         types = types - types[0]
     # the mean square of the sums of every word with every position
     product = words.mean(0) * positions.mean(0)
     mean_square = words.square().mean() + positions.square().mean() + 2 * product.mean()
-    # of the next, own and last token, which the embeddings join, the own one counts
+    # MobileBERT joins the next, own and previous token; only the own one has weight
     nothing = torch.zeros_like(widening.T)
     joined = torch.cat([nothing, widening.T, nothing], dim=1)
     norm: Any = start.base_model.get_submodule(family.embedding_norm)
@@ -185,7 +184,7 @@ def _start_hidden_states(
 
 
 def _centred(table: torch.Tensor) -> torch.Tensor:
-    """Return vectors (rows, width) with a mean of 0 each."""
+    """Return vectors (rows, width), each with its mean subtracted."""
     return table - table.mean(-1, keepdim=True)
 
 

@@ -1,18 +1,17 @@
 """A ModernBERT student (Warner et al. 2024, arXiv 2412.13663) of a teacher of another class.
 
-Student: the ModernBERT class (section 2.1): positions turn queries and keys, norms stand before the
-parts, no biases, a gated feed-forward part, and attention to 128 tokens but in every third layer.
-As deep and wide as the teacher by default. Its gated part has three matrices, so that 8/3 of the
-width instead of 4 makes a layer as large as a BERT's. Words are the teacher's; no layer of the
-teacher has a place in it, so that it needs a general stage.
-On a corpus: the cosine of the hidden states of evenly spread layers, and of the last once more. The
-student's states are those on its shortcut, behind the last layer those after the last norm.
+Student: the ModernBERT class (section 2.1): rotary positions, pre-norm, no biases, a gated
+feed-forward part, and attention to 128 tokens except in every third layer. By default it has the
+teacher's depth and width. The gated part has three matrices, so that 8/3 of the width instead of 4
+makes a layer as large as BERT's. Word embeddings are the teacher's. The teacher's layers do not fit
+the class, so the student needs a general stage.
+On a corpus: the cosine of the hidden states of evenly spread layers, with the last counted twice.
+The student's states are those of its residual stream; the last ones follow the final norm.
 On a task: as `distilbert`.
-Departures: the paper pre-trains by masked words and distils nothing; the losses are ours, since an
-encoder of sentences predicts no words. No projection of the teacher starts one of the student,
-since norms and positions stand elsewhere; students that had them learned less. The classifier reads
-the mean of the tokens, as the published models do: the first token of a long text does not attend
-to all of it.
+Departures: the paper pre-trains with masked words and does not distil; the losses are ours, since a
+sentence encoder predicts no words. The student's projections do not start from the teacher's, since
+norms and positions differ; students that started so learned less. The classifier reads the mean of
+the tokens, like the published models: the first token of a long text does not attend to all of it.
 """
 
 from __future__ import annotations
@@ -36,10 +35,10 @@ if TYPE_CHECKING:
 
 
 class ModernBertStudent(StudentKind):
-    """A ModernBERT over the teacher's vocabulary, its layers with random weights.
+    """A ModernBERT with the teacher's vocabulary and random layers.
 
-    As wide as the teacher it starts from the teacher's words; narrower, these are random too. A
-    start that is a ModernBERT as wide itself gives its layers, as `ShorterStudent` takes them.
+    Word embeddings are the teacher's if the widths agree, else random. From a ModernBERT of the
+    same width, the student takes layers like `ShorterStudent`.
     """
 
     usual_layers = "all"
@@ -49,13 +48,13 @@ class ModernBertStudent(StudentKind):
         """Build the student.
 
         Args:
-            start: a sequence classifier of a row of FAMILIES.
+            start: a sequence classifier of an architecture in FAMILIES.
             shape: `feed_forward_size` is the width of the gated part, 8/3 of `hidden_size` by
                 default, rounded up to a multiple of 8.
 
         Raises:
-            ModelError: the heads do not divide the width into even parts, there are layers to
-                start from that are of another class, or the embeddings have another width.
+            ModelError: the heads do not divide the width into even parts, the shape names layers
+                of another class, or the embeddings have another width than the layers.
         """
         from transformers import ModernBertConfig, ModernBertForSequenceClassification
 
@@ -88,7 +87,7 @@ class ModernBertStudent(StudentKind):
             max_position_embeddings=positions_of(start),
             classifier_pooling="mean",
             pad_token_id=source.pad_token_id,
-            # no model reads these, and the defaults are beyond a small vocabulary
+            # unused by models; the default ids exceed a small vocabulary
             bos_token_id=None,
             eos_token_id=None,
             cls_token_id=None,
@@ -104,7 +103,7 @@ class ModernBertStudent(StudentKind):
 
 
 def _start_words(start: PreTrainedModel, student: PreTrainedModel) -> None:
-    """Give the student the teacher's words, each with the mean of the positions."""
+    """Copy the teacher's word embeddings, each with the mean position embedding added."""
     import torch
 
     from bertender.models.families import family_of

@@ -1,20 +1,19 @@
 """A smaller vocabulary (Zhao et al. 2019, arXiv 1909.11687v1): BERT-48 and BERT-192.
 
 On a corpus (general distillation): the student is a BERT of the teacher's depth, 192 wide or
-`--hidden-size 48`, over a WordPiece vocabulary of its own, 4,928 entries trained on the corpus.
-Dual training (section 3.2): a copy of the teacher learns with the student to predict masked words
-in rows that mix both vocabularies, word by word with p = 0.5, a softmax for each. So it finds
-embeddings of the student's tokens among its own. The student reads its own tokens alone.
-Shared projections (section 3.3): the student's weights, embeddings and layers, are brought to the
-size of the copy's by matrices that all layers share, and pulled towards them. `up`, which the paper
-finds the better one, is on; `--weights up=0,down=1` brings the copy's to the student's size.
+`--hidden-size 48`, with its own WordPiece vocabulary of 4,928 entries, trained on the corpus.
+Dual training (section 3.2): together with the student, a copy of the teacher learns to predict
+masked words in rows that mix both vocabularies, word by word with p = 0.5 and a softmax for each
+vocabulary. The copy thus learns embeddings of the student's tokens. The student reads only its own.
+Shared projections (section 3.3): matrices shared by all layers project the student's weights,
+embeddings and layers, to the size of the copy's, and a loss pulls them together. `up`, the paper's
+better variant, is the default; `--weights up=0,down=1` projects the copy's to the student's size.
 On a task: labels alone, from that student; soft labels too with `--weights soft=1`.
-Departures: a teacher without a head that predicts words is given a new one, which the copy learns;
-no next-sentence prediction; the three losses of the corpus weigh the same; a dimension
-that is alike in both models is not projected; of the embeddings only those of words are, and the
-head that predicts words is not; a projected weight pulls the student and the projection, not the
-copy; the mix of a row stays through all epochs; a
-student of fewer layers learns from evenly spread ones.
+Departures: a teacher without a masked-language-model head gets a new one, which the copy learns; no
+next-sentence prediction; the three losses on the corpus have equal weight; a dimension of equal
+size in both models is not projected; only word embeddings are projected, not the other embeddings
+or the head; a projected weight pulls the student and the projection, not the copy; the mix of a row
+is the same in all epochs; a student of fewer layers learns from evenly spread ones.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from distill.students import PretrainedStudent
 
 
 class OwnVocabularyStudent(AnyWidthStudent):
-    """As deep as its teacher, over a vocabulary that is trained on the corpus."""
+    """A student of the teacher's depth, with a vocabulary trained on the corpus."""
 
     usual_layers = "all"
     own_vocabulary = True

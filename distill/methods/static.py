@@ -1,18 +1,18 @@
-"""A static student, as model2vec makes them (Minish Lab, Tulkens and van Dongen 2024).
+"""A static student like model2vec's (Minish Lab, Tulkens and van Dongen 2024).
 
-Student: one vector of 256 and one weight a token; the weighted mean of a text's vectors goes
-through a layer of 256 and ReLU, or straight to the logits with `--feed-forward-size 0`; dropout
-0.1. Special tokens have no part. The texts of a pair are read apart by the same table and joined
-as [u, v, u * v, |u - v|].
+Student: one vector of 256 and one weight per token. The weighted mean of a text's vectors goes
+through a layer of 256 and ReLU, or directly to the logits with `--feed-forward-size 0`; dropout
+0.1. Special tokens are left out. The texts of a pair are encoded separately by the same table and
+joined as [u, v, u * v, |u - v|].
 Start, as in model2vec: a token's vector is the mean of the teacher's last hidden states of a text
-of that token alone, in the strongest directions of all of them (PCA), here of variance 1. Its
-weight is a / (a + p) for its share p of the training texts (SIF, Arora et al. 2017).
+of that token alone, reduced by PCA, here scaled to variance 1. Its weight is a / (a + p) for its
+share p of the training texts (SIF, Arora et al. 2017).
 Loss: mean squared error of the logits, and no labels; `--weights hard=1` adds them.
-Departures: model2vec takes p from a token's place in the vocabulary and a = 0.0001; here p is
-counted and a is 0.1. Smaller ones weigh down what tells the labels of few texts apart.
+Departures: model2vec estimates p from a token's rank in the vocabulary, with a = 0.0001; here p is
+counted and a is 0.1. A smaller a weakens the words that distinguish labels in small training sets.
 
-The defaults (tokens alone, a = 0.1, a layer, logits) were chosen by one seed each on texts set
-apart of SST-2 and SNIPS intents, where alternatives within 0.01 are noise.
+The defaults (tokens alone, a = 0.1, a layer, logits) were chosen by one seed each on separate texts
+of SST-2 and SNIPS intents, where differences within 0.01 are noise.
 """
 
 from __future__ import annotations
@@ -35,19 +35,18 @@ if TYPE_CHECKING:
 HIDDEN_SIZE = 256
 """Default width of the vectors, or the start's if that is narrower."""
 FEED_FORWARD_SIZE = 256
-"""Width of the layer between the mean and the logits by default."""
+"""Default width of the layer between the mean and the logits."""
 RARE = 0.1
-"""The share of a token in texts at which its weight is a half, the `a` of Arora et al. 2017."""
+"""Share of a token at which its weight is one half; `a` in Arora et al. 2017."""
 TOKENS_AT_ONCE = 1024
 
 
 class StaticStudent(TableStudent):
-    """A static model over the start's vocabulary.
+    """A static model with the start's vocabulary.
 
-    A token's vector is the mean of the last hidden states of a text of that token alone, special
-    tokens included, in the strongest directions of all tokens' (PCA). Its weight is a / (a + p)
-    for a share p in the texts; where a vocabulary is cut afterwards, these are the shares that the
-    tokens had before.
+    A token's vector is the mean of the last hidden states of a text of that token alone, including
+    special tokens, reduced by PCA over all tokens. Its weight is a / (a + p) for its share p of the
+    texts; a later cut of the vocabulary keeps these shares.
     """
 
     counts_tokens = True
@@ -58,15 +57,15 @@ class StaticStudent(TableStudent):
         """Build the student.
 
         Args:
-            start: a row of FAMILIES or OWN_MODELS; of one without layers, its vectors of tokens
-                are taken instead of hidden states.
+            start: a model of an architecture in FAMILIES or OWN_MODELS; without layers, its token
+                vectors replace hidden states.
             shape: `hidden_size` of the vectors (256 by default), `feed_forward_size` of the layer
-                behind the mean (256; with 0 the head is linear), `texts` of an example, and the
+                after the mean (256; with 0 the head is linear), `texts` per example, and the
                 `tokens` of the texts.
 
         Raises:
-            ModelError: the shape asks for what only transformers have, or for more directions than
-                the start has; or its tokenizer is not known.
+            ModelError: the shape has settings of transformers, or more dimensions than the start;
+                or the layout of the start's tokenizer is unknown.
         """
         import torch
 
@@ -98,7 +97,7 @@ class StaticStudent(TableStudent):
             label2id=source.label2id,
         )
         student = StaticForSequenceClassification(config)
-        if shape.tokens is None:  # a plan has no texts yet, and asks for the shape alone
+        if shape.tokens is None:  # a plan has no texts yet and needs only the shape
             return student
         counts = torch.ones(rows)  # a token that never occurs counts once
         counts[: len(shape.tokens.counts)] += shape.tokens.counts
@@ -112,9 +111,9 @@ class StaticStudent(TableStudent):
 
 
 def _start_vectors(start: PreTrainedModel, tokens: TokenUse, width: int) -> torch.Tensor:
-    """Return the vectors to start from, (vocab, width), cached: a large teacher takes minutes.
+    """Return the initial vectors (vocab, width), cached since a large teacher takes minutes.
 
-    They lie about 0 in their strongest directions, with variance 1.
+    They are centred, reduced by PCA and scaled to variance 1.
     """
     from bertender.core.files import cache_directory
     from bertender.training.checkpoint import cached_tensor, computing_versions, encoder_digest
@@ -131,7 +130,7 @@ def _start_vectors(start: PreTrainedModel, tokens: TokenUse, width: int) -> torc
 
 
 def _vectors(start: PreTrainedModel, tokens: TokenUse) -> torch.Tensor:
-    """Return what the start makes of each token alone, (vocab, its width)."""
+    """Return the start's mean hidden state of each token alone, (vocab, hidden)."""
     import torch
 
     from bertender.core.progress import track

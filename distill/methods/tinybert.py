@@ -1,20 +1,20 @@
 """TinyBERT (Jiao et al. 2019, arXiv 1909.10351).
 
-Student: any depth and width. As wide as the teacher it is the teacher's own class, started from
-evenly spread layers, those that are matched; narrower ones are a BERT with random weights, which
+Student: any depth and width. A student of the teacher's width has the teacher's class and starts
+from evenly spread layers, the matched ones. Narrower students are a BERT with random weights, which
 need the general stage.
 On a corpus (general distillation): the terms of phase 1 below, from a teacher that was not
 fine-tuned; 3 epochs at 5e-5.
 On a task, phase 1: embeddings and hidden states (eq. 8 and 9) through one projection shared by
 all layers, and attention scores before softmax (eq. 7), student layer m from teacher layer m N / M,
-summed over the layers; the learning rate stays constant, for 10 epochs by default. The projection
-continues from a general stage's, as in the published code.
+summed over the layers; the learning rate is constant, for 10 epochs by default. The projection
+continues from the general stage, as in the published code.
 Phase 2: cross-entropy with the teacher's softened distribution at T = 1, no labels (eq. 10).
 The paper trains on augmented texts: `--augmentation tinybert`, which is off by default.
-Departures: states as wide as the teacher's are not projected (the published code draws a square
-matrix at random, so that layers copied from the teacher start far from it); padding has no part in
-any mean (the published code leaves it in), the mean of the soft targets is over the batch (the
-code's is over the classes too), and the teacher is in eval mode, which the code forgets.
+Departures: states of the teacher's width are not projected (the published code draws a random
+square matrix, so that layers copied from the teacher start far from it); means exclude padding (the
+published code includes it); soft targets are averaged over the batch (the code also averages over
+classes); and the teacher is in eval mode, which the code forgets.
 """
 
 from __future__ import annotations
@@ -39,19 +39,18 @@ if TYPE_CHECKING:
 
 
 class AnyWidthStudent(StudentKind):
-    """A BERT of any depth and width over the teacher's vocabulary, or over its own.
+    """A BERT of any depth and width, with the teacher's vocabulary or its own.
 
-    A student as wide as its teacher, with its vocabulary, is built by `ShorterStudent` of
-    `distill.students`. Any other starts from random weights: it should then learn on much text, or
-    from a general stage.
+    With the teacher's width and vocabulary, `ShorterStudent` builds the student. Otherwise its
+    weights are random: it needs much text, or a general stage.
     """
 
     def build(self, start: PreTrainedModel, shape: StudentShape) -> PreTrainedModel:
         """Build the student.
 
         Raises:
-            ModelError: the heads do not divide the width, there are layers to start from that are
-                of another width, or the teacher is not a row of FAMILIES.
+            ModelError: the heads do not divide the width, the shape names layers of another width,
+                or the teacher's architecture is not in FAMILIES.
         """
         from transformers import BertConfig, BertForSequenceClassification
 
@@ -80,7 +79,7 @@ class AnyWidthStudent(StudentKind):
             num_attention_heads=heads,
             intermediate_size=shape.feed_forward_size or 4 * width,
             max_position_embeddings=positions,
-            # its own tokenizer tells the texts of a pair apart, even if the teacher's does not
+            # its own tokenizer has segments for pairs, even if the teacher's has none
             type_vocab_size=max(token_types_of(start), 2 if own else 1),
             pad_token_id=own.pad_token_id if own else source.pad_token_id,
             id2label=source.id2label,

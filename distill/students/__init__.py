@@ -1,6 +1,6 @@
-"""Students: what a method trains, its shape, and the layers of its start that it takes.
+"""Students: their kinds, their shapes, and the layers that they take from their start.
 
-PyTorch is imported where a student is built: methods and their settings are read without it.
+PyTorch is imported only when a student is built, since settings of methods work without it.
 """
 
 from __future__ import annotations
@@ -22,40 +22,40 @@ if TYPE_CHECKING:
 
 
 class StudentKind:
-    """A kind of student: how it is built, and what holds for all students of the kind."""
+    """A kind of student: how it is built, and properties of all its students."""
 
     usual_layers: ClassVar[Literal["half", "all"] | int] = "half"
-    """Depth where the config names none: a part of the teacher's (3 of 6), or a number."""
+    """Default depth: a part of the teacher's (3 of 6), or a number."""
     layer_by_layer: ClassVar[bool] = True
-    """`teacher_layers` names one for each of the student's layers."""
+    """Whether `teacher_layers` names one layer for each of the student's."""
     starts_from_layers: ClassVar[bool] = True
-    """Whether it has the shape of its start's layers, which must be alike then."""
+    """Whether the student has the shape of its start's layers, which must be alike."""
     wants_own_start: ClassVar[bool] = False
-    """Whether it must start from an encoder of its own, not from the teacher."""
+    """Whether the student must start from an encoder other than the teacher."""
     own_vocabulary: ClassVar[bool] = False
-    """Whether it has a vocabulary of its own, trained on the corpus."""
+    """Whether the student has its own vocabulary, trained on the corpus."""
     labels_words: ClassVar[bool] = True
-    """Whether it may have a head that labels words."""
+    """Whether the student may have a head that labels words."""
     counts_tokens: ClassVar[bool] = False
-    """Its shape has the `tokens` of its start's tokenizer."""
+    """Whether building needs token counts of the training texts (`StudentShape.tokens`)."""
     linear_head: ClassVar[bool] = False
-    """Whether it may have no feed-forward part: `feed_forward_size` may be 0."""
+    """Whether `feed_forward_size` may be 0, for a linear head."""
     lacks: ClassVar[frozenset[str]] = frozenset()
-    """Settings of a shape that it does not have; it has one layer where `layers` is among them."""
+    """Shape settings that the student does not have; without `layers` it has one layer."""
     model_type: ClassVar[str | None] = None
-    """Architecture of all of its students; None where it is that of their start."""
+    """Architecture of all students; None for the start's architecture."""
     heads_divide_width: ClassVar[bool] = True
-    """Its width is a multiple of its heads."""
+    """Whether the width is a multiple of the heads."""
 
     def build(self, start: PreTrainedModel, shape: StudentShape) -> PreTrainedModel:
-        """Build a student, untrained, under a head that labels texts.
+        """Build an untrained student with a head that labels texts.
 
         Args:
-            start: the classifier that it takes weights from, and all of the shape that is not set.
-            shape: of the student.
+            start: classifier that gives weights, and the shape where it is not set.
+            shape: shape of the student.
 
         Raises:
-            ModelError: no such student can be made of this start.
+            ModelError: this start allows no such student.
         """
         raise NotImplementedError
 
@@ -63,8 +63,8 @@ class StudentKind:
         """Return the usual depth of a student.
 
         Args:
-            layers: of its start.
-            own_start: whether the start is an encoder of the student's own, not the teacher.
+            layers: number of layers of the start.
+            own_start: whether the start is an encoder other than the teacher.
         """
         if "layers" in self.lacks:
             return 1
@@ -75,25 +75,25 @@ class StudentKind:
 
 @dataclass(frozen=True)
 class StudentShape:
-    """Shape of a student; None is the start's own."""
+    """Shape of a student; None takes the start's value."""
 
     layers: int
     hidden_size: int | None = None
     heads: int | None = None
     feed_forward_size: int | None = None
     teacher_layers: tuple[int, ...] | str | None = None
-    """Layers of the start to take, or a row of START_LAYERS; None is `start_layers`."""
+    """Layers of the start to take, or a name in START_LAYERS; None takes `start_layers`."""
     start_layers: str = "spread"
-    """A row of START_LAYERS: the method's."""
+    """The method's choice, a name in START_LAYERS."""
     tokenizer: PreTrainedTokenizerBase | None = None
-    """With a vocabulary of its own; None is the start's."""
+    """Tokenizer of the student's own vocabulary; None for the start's."""
     tokens: TokenUse | None = None
-    """Of the start's tokenizer in the training texts; None where the kind does not count them."""
+    """Token counts in the training texts; None for kinds that do not need them."""
     texts: int = 1
-    """Of an example; 2 where pairs are compared, which some students read apart."""
+    """Texts per example; 2 for pairs, whose texts some students encode separately."""
 
     def other_widths(self, start: PreTrainedModel) -> dict[str, int]:
-        """Return the widths that are not the start's, by the names of their settings."""
+        """Return the widths that differ from the start's, by setting."""
         config = start.config
         own = {
             "hidden_size": config.hidden_size,
@@ -105,20 +105,20 @@ class StudentShape:
         return {name: width for name, width in wanted.items() if width not in (None, own[name])}
 
     def layers_of_start(self, depth: int) -> tuple[int, ...] | None:
-        """Return `teacher_layers` as numbers, for a start of so many layers; None if unset."""
+        """Return `teacher_layers` as numbers, for a start of `depth` layers; None if unset."""
         chosen = self.teacher_layers
         return START_LAYERS[chosen](depth, self.layers) if isinstance(chosen, str) else chosen
 
 
 class ShorterStudent(StudentKind):
-    """A model of its start's own class with fewer layers, and all else the start's."""
+    """A shorter copy of its start: the same class and weights, with fewer layers."""
 
     def build(self, start: PreTrainedModel, shape: StudentShape) -> PreTrainedModel:
         """Build the student.
 
         Raises:
-            ModelError: the start has fewer layers, or its class has none of these alone; or the
-                shape asks for another width.
+            ModelError: the start has too few layers, or its class does not allow only these; or
+                the shape asks for another width.
         """
         from bertender.models.families import encoder_layers, family_of
 
@@ -147,19 +147,19 @@ class ShorterStudent(StudentKind):
 
 
 class PretrainedStudent(ShorterStudent):
-    """A small encoder that was pre-trained before, with all of its layers."""
+    """A small pre-trained encoder, with all of its layers."""
 
     usual_layers = "all"
     wants_own_start = True
 
 
 def _first(start: int, student: int) -> tuple[int, ...]:
-    """Choose the first layers, as PKD and BERT-of-Theseus do."""
+    """Choose the first layers, like PKD and BERT-of-Theseus."""
     return tuple(range(student))
 
 
 def _first_and_last(start: int, student: int) -> tuple[int, ...]:
-    """Choose the first layers, and the last one in place of the last of them."""
+    """Choose the first layers and the last layer."""
     return (*range(student - 1), start - 1)
 
 
@@ -169,7 +169,7 @@ def _spread(start: int, student: int) -> tuple[int, ...]:
 
 
 def _alternating(start: int, student: int) -> tuple[int, ...]:
-    """Choose the layers of the published DistilBERT for 12 -> 6, and else `spread`."""
+    """Choose the layers of the published DistilBERT for 12 -> 6, else `spread`."""
     return (0, 2, 4, 7, 9, 11) if (start, student) == (12, 6) else _spread(start, student)
 
 
@@ -184,16 +184,16 @@ START_LAYERS: Table[LayerChoice] = Table(
         "alternating": _alternating,
     },
 )
-"""Layers of its start that a student takes."""
+"""Choices of the start's layers that a student takes, by name."""
 
 
 def chosen_layers(start: PreTrainedModel, shape: StudentShape) -> tuple[int, ...]:
-    """Return the layers of the start that the shape names, or else those of its `start_layers`.
+    """Return the layers of the start that the shape names, or else its `start_layers`.
 
-    Where the start's class cannot have those of a row alone, they are the nearest that it can.
+    Where the start's class does not allow the layers of `start_layers`, the nearest are taken.
 
     Raises:
-        ModelError: the start does not have them.
+        ModelError: the start lacks some of the layers.
     """
     from bertender.models.families import encoder_layers, family_of
 
@@ -217,7 +217,11 @@ def chosen_layers(start: PreTrainedModel, shape: StudentShape) -> tuple[int, ...
 
 
 def plain_family(start: PreTrainedModel) -> Family:
-    """Return the family of a model whose layers another class can take, or raise ModelError."""
+    """Return the family of a model with plain layers, which other classes can copy.
+
+    Raises:
+        ModelError: the architecture has other layers.
+    """
     from bertender.models.families import FAMILIES, family_of
 
     family = family_of(start)
@@ -232,7 +236,7 @@ def plain_family(start: PreTrainedModel) -> Family:
 
 
 def check_widths(start: PreTrainedModel, shape: StudentShape, what: str) -> None:
-    """Raise ModelError where a student that keeps its teacher's width is asked for another."""
+    """Raise ModelError where the shape asks for another width than the teacher's."""
     if other := shape.other_widths(start):
         wanted = ", ".join(f"{name}={width}" for name, width in other.items())
         raise ModelError(
@@ -242,7 +246,7 @@ def check_widths(start: PreTrainedModel, shape: StudentShape, what: str) -> None
 
 
 def embedding_width(start: PreTrainedModel) -> int:
-    """Return the width of the word embeddings, which is not that of the layers in ELECTRA."""
+    """Return the width of the word embeddings, which differs from the layers' in ELECTRA."""
     return int(start.get_input_embeddings().get_parameter("weight").shape[1])
 
 

@@ -1,4 +1,4 @@
-"""Weights from one architecture to another by the rows of FAMILIES, and heads on a student."""
+"""Copying weights between architectures of FAMILIES, and heads for students."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def weight_of(module: nn.Module, path: str) -> torch.Tensor:
 
 
 def word_table(model: PreTrainedModel) -> torch.Tensor:
-    """Return the word embeddings of a row of FAMILIES, (vocab, width)."""
+    """Return the word embeddings of a model of an architecture in FAMILIES, (vocab, width)."""
     return weight_of(model.base_model, family_of(model).word_embeddings)
 
 
@@ -42,9 +42,9 @@ def factors(table: torch.Tensor, rank: int) -> tuple[torch.Tensor, torch.Tensor]
 
 
 def position_table(teacher: PreTrainedModel, family: Family) -> torch.Tensor:
-    """Return the positions (positions, hidden) with the first token type added to each.
+    """Return the position embeddings (positions, hidden), with the first token type added to each.
 
-    They are zeros where attention alone knows positions: the table is there, and never learned.
+    Positions are zero where only attention uses positions: their table exists but is untrained.
     """
     assert family.position_embeddings is not None
     source, first = teacher.base_model, family.first_position(teacher.config)
@@ -57,26 +57,26 @@ def position_table(teacher: PreTrainedModel, family: Family) -> torch.Tensor:
 
 
 def positions_of(teacher: PreTrainedModel) -> int:
-    """Return how many tokens the teacher has positions for."""
+    """Return the number of positions of the teacher."""
     first = family_of(teacher).first_position(teacher.config)
     return int(teacher.config.max_position_embeddings - first)
 
 
 def token_types_of(teacher: PreTrainedModel) -> int:
-    """Return how many token types a student with the teacher's tokenizer needs.
+    """Return the number of token types that a student with the teacher's tokenizer needs.
 
-    One where the teacher knows none: its tokenizer gives none, and a graph that reads them could
-    not be run.
+    It is one where the teacher has none: the tokenizer gives no token types, and an exported graph
+    that reads them could not run.
     """
     return max(getattr(teacher.config, "type_vocab_size", 0) or 0, 1)
 
 
 def masked_language_model(student: PreTrainedModel, teacher: PreTrainedModel) -> PreTrainedModel:
-    """Return a student's encoder under a masked-language-model head with the teacher's weights.
+    """Return a student's encoder with a masked-language-model head and the teacher's head weights.
 
-    Parts of the head that have another shape in the student start untrained, word scores too
-    where it has a vocabulary of its own. The decoder is a table of its own where the teacher's is
-    one, of the same shape; else it is the table of word embeddings.
+    Parts of the head with another shape in the student start untrained, and with an own vocabulary
+    the decoder's bias does. The decoder is untied where the teacher's is untied and has the same
+    shape; else it is tied to the word embeddings.
 
     Args:
         student: a model with any head.
@@ -101,10 +101,10 @@ def masked_language_model(student: PreTrainedModel, teacher: PreTrainedModel) ->
 
 
 def with_head(student: PreTrainedModel, head: Head) -> PreTrainedModel:
-    """Return a student under a head of a problem type: methods build students that label texts.
+    """Return a student with the head of a problem type, since methods build students for texts.
 
     Raises:
-        ModelError: the student is of a class of bertender's own, which labels texts alone.
+        ModelError: the student's class is bertender's own, which labels only texts.
     """
     if head.auto_class is AutoModelForSequenceClassification:
         return student
@@ -121,7 +121,7 @@ def with_head(student: PreTrainedModel, head: Head) -> PreTrainedModel:
 
 
 def _load_encoder(model: PreTrainedModel, student: PreTrainedModel) -> None:
-    """Copy the student's encoder; its pooler stays behind, which the model's class lacks."""
+    """Copy the student's encoder, except the pooler, which the model's class lacks."""
     weights = student.base_model.state_dict()
     model.base_model.load_state_dict(
         {name: weights[name] for name in model.base_model.state_dict()}
@@ -129,7 +129,7 @@ def _load_encoder(model: PreTrainedModel, student: PreTrainedModel) -> None:
 
 
 def _copy_fitting(source: nn.Module, target: nn.Module) -> bool:
-    """Copy the weights of a module where every one of them has the same shape; return whether."""
+    """Copy the weights of a module if all shapes agree; return whether they do."""
     weights = source.state_dict()
     shapes = {name: weight.shape for name, weight in weights.items()}
     fitting = shapes == {name: weight.shape for name, weight in target.state_dict().items()}

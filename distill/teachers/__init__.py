@@ -1,1 +1,1 @@
-"""Teachers: finding and loading them, and their outputs."""
+"""Teachers: finding, loading and running them, and caching their outputs."""

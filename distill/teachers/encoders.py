@@ -1,6 +1,6 @@
-"""Teachers, and the encoders that they start from: by name, by folder, or from a hub.
+"""Loading teachers, and the encoders that they start from: by name, by folder, or from a hub.
 
-What loads a model loads PyTorch and is imported then: a name is checked without it.
+PyTorch is imported only when a model is loaded; checking a name does not need it.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Teacher:
     artifact: Artifact
     model: PreTrainedModel
     head: str | None = None
-    """The one head of the task whose labels it predicts; None where it predicts all labels."""
+    """The head of the task that the teacher predicts; None where it predicts all labels."""
 
     @property
     def path(self) -> Path:
@@ -68,8 +68,11 @@ class Teacher:
 
     @classmethod
     def load(cls, artifact: Artifact, task: Task) -> Self:
-        """Load a classifier of the task's labels, or of one of its heads, or raise what
-        `check_same_labels` does."""
+        """Load a classifier of the task's labels, or of one of its heads.
+
+        Raises:
+            ModelError, ConfigError: see `check_same_labels`.
+        """
         from bertender.models.classifier import load_torch_classifier
 
         record = artifact.card.task
@@ -98,16 +101,15 @@ class Teacher:
         return cls(artifact, on_device(load_torch_classifier(artifact)), next(iter(named), None))
 
     def task_of(self, task: Task, *, labelled: bool = True) -> Task:
-        """Return the task of what it predicts: the whole, or that of its head; see
-        `Task.of_head`."""
+        """Return the task that the teacher predicts: `task`, or the task of its head."""
         return task if self.head is None else task.of_head(self.head, labelled=labelled)
 
     def check_varied(self, task: Task, config: JudgedConfig) -> None:
-        """Raise ConstantError where it predicts one label, unless the config allows it.
+        """Raise ConstantError where the teacher predicts one label, unless the config allows it.
 
         Args:
-            task: of its labels; some validation texts are read.
-            config: of the stage.
+            task: task of the teacher's labels; some validation texts are read.
+            config: settings of the stage.
         """
         from bertender.comparison.accuracy import check_teacher_varied
         from distill.trained import as_classifier
@@ -127,21 +129,20 @@ def load_teachers(
     *,
     for_all_heads: bool = True,
 ) -> tuple[Teacher | FileTeacher, ...]:
-    """Load the teacher, and those whose logits are averaged with its own; or one for each head or
-    more, of a task of several.
+    """Load a teacher and further ones: to average their logits, or for the heads of a task.
 
     Args:
         first: the teacher.
-        more: the others, files among them.
-        task: that they predict.
-        columns: settings of files.
-        for_all_heads: whether each head must have one.
+        more: further teachers, models or files.
+        task: task that they predict.
+        columns: settings of teacher files.
+        for_all_heads: whether each head of the task must have a teacher.
 
     Raises:
-        ConfigError: one predicts other labels; or some are of one head, and others of all, or a
-            head has none; or one whose tokens the student does not read labels words.
-        DataError: a file is wrong.
-        ModelError, NotAnArtifactError, DamagedArtifactError: one is not a classifier to learn from.
+        ConfigError: a teacher predicts other labels; or some teachers are of one head and others of
+            all; or a head has no teacher; or a head that labels words has another than `first`.
+        DataError: a file is malformed.
+        ModelError, NotAnArtifactError, DamagedArtifactError: a teacher is not a classifier.
     """
     from bertender.models.importing import open_artifact
     from distill.teachers.files import FileTeacher
@@ -183,13 +184,12 @@ def load_teachers(
 def joined_logits(
     teachers: Sequence[Teacher | FileTeacher], logits: Sequence[Any], head: Head
 ) -> Any:
-    """Return the logits of the mean prediction of teachers; of those of one head each, side by
-    side.
+    """Return the logits of the teachers' mean prediction; teachers of one head each are joined.
 
     Args:
-        teachers: whose logits they are.
-        logits: of each, (texts, labels); or (seq, labels) each text, where it labels words.
-        head: of the task.
+        teachers: the teachers.
+        logits: logits of each teacher, (texts, labels), or (seq, labels) per text for words.
+        head: head of the task.
     """
     if teachers[0].head is None or not isinstance(head, SeveralHead):
         return head.averaged(logits)
@@ -203,7 +203,7 @@ def joined_logits(
 
 
 def on_device(model: PreTrainedModel) -> PreTrainedModel:
-    """Move a model to where it runs fastest."""
+    """Move a model to the fastest device."""
     import torch
 
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -216,7 +216,7 @@ def check_same_labels(teacher: Artifact, task: Task) -> None:
 
     Raises:
         ModelError: the artifact is not a torch classifier.
-        ConfigError: it is one for other labels, or of another problem type.
+        ConfigError: the teacher has other labels, or another problem type.
     """
     if teacher.card.kind != "torch" or not teacher.card.task.labels:
         raise ModelError(
@@ -239,7 +239,7 @@ def check_same_labels(teacher: Artifact, task: Task) -> None:
 
 @dataclass(frozen=True)
 class PackagedEncoder:
-    """An encoder that an installed distribution carries as data."""
+    """An encoder that an installed distribution has as package data."""
 
     distribution: str
     folder: str
@@ -256,21 +256,21 @@ PACKAGED: Mapping[str, PackagedEncoder] = {
         extra="demo",
     )
 }
-"""Encoders that need no hub. Their files are found through package metadata; none of the
-distribution's code is imported."""
+"""Encoders that need no hub. Their files are found through package metadata, without importing the
+distribution's code."""
 
 
 def find_encoder(name: str, *, setting: str = "teacher") -> str:
-    """Return a folder, or a name that a hub knows, for the encoder that the user named.
+    """Return the folder or hub name of an encoder.
 
     Args:
-        name: what the user gave.
-        setting: by which setting, for the errors.
+        name: a folder, a packaged encoder or a hub name.
+        setting: setting that has the name, for the errors.
 
     Raises:
         ModelError: a folder without config.json, or a packaged encoder that is not installed.
         DamagedArtifactError: a packaged encoder's weights differ from their known digest.
-        HubUnreachableError: it is neither a folder nor packaged, and no hub responds.
+        HubUnreachableError: the name is neither a folder nor packaged, and no hub responds.
     """
     if Path(name).is_dir():
         if not (Path(name) / "config.json").is_file():
@@ -292,14 +292,14 @@ def find_encoder(name: str, *, setting: str = "teacher") -> str:
 
 
 def depth_of(name: str) -> int:
-    """Return how many layers an encoder has; of its files only the config is read.
+    """Return the number of layers of an encoder, read from its config alone.
 
     Args:
-        name: what `find_encoder` takes.
+        name: see `find_encoder`.
 
     Raises:
-        ModelError: its config cannot be read.
-        HubUnreachableError: as `find_encoder`.
+        ModelError: the config cannot be read.
+        HubUnreachableError: see `find_encoder`.
     """
     from bertender.models.own_models import open_config
 
@@ -311,7 +311,7 @@ def depth_of(name: str) -> int:
 
 
 def located(name: str) -> str:
-    """Return the folder of a packaged encoder that is installed; any other name as it is."""
+    """Return the folder of an installed packaged encoder; any other name unchanged."""
     if name not in PACKAGED or Path(name).is_dir():
         return name
     try:
@@ -328,19 +328,19 @@ def load_classifier(
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Load an encoder with a new classification head over `labels`, in float32.
 
-    A MobileBERT's embedding of padding, which a text's last token reads, is set to 0.
+    MobileBERT's padding embedding, which a text's last token reads, is set to 0.
 
     Args:
-        source: what `find_encoder` returned.
-        labels: in the order of the logits.
-        problem: whether texts or words have the labels.
-        settings: more of the model's config (dropout).
+        source: result of `find_encoder`.
+        labels: labels in the order of the logits.
+        problem: kind of problem, which decides the head.
+        settings: further settings of the model's config (dropout).
 
     Raises:
-        ModelError: transformers cannot build such a classifier from it, it would need pickled
-            weights or code from the hub, neither of which is ever loaded; or words have labels,
-            and its tokenizer does not map tokens to words; or its outputs change with padding.
-        ConfigError: its files have vectors of a first token that reads no other.
+        ModelError: transformers cannot build such a classifier, or would need pickled weights or
+            code from the hub, which are never loaded; or words have labels and the tokenizer does
+            not map tokens to words; or the model's outputs change with padding.
+        ConfigError: the model's sentence vectors are of a first token that attends to no other.
     """
     from bertender.models.families import padding_embedding
     from bertender.models.own_models import load_pretrained
@@ -360,10 +360,10 @@ def load_classifier(
             **settings,
         )
         _check_weights(source, model, report)
-        _say_head(source, model, report, outputs)
+        _warn_of_other_head(source, model, report, outputs)
         tokenizer = fitting_tokenizer(source, model, **problem.settings_to_learn(labels))
         if None in (type(model.config)().pad_token_id, model.config.pad_token_id):
-            model.config.pad_token_id = tokenizer.pad_token_id  # GPT-2 has none of its own
+            model.config.pad_token_id = tokenizer.pad_token_id  # GPT-2 has none
         if new := give_every_token_a_row(model, tokenizer):
             logger.warning(
                 "the tokenizer of %s has tokens that its embeddings have no row for: %s; they get "
@@ -388,15 +388,15 @@ def load_classifier(
 
 
 def load_masked_language_model(source: str, *, new_head: bool = False) -> PreTrainedModel:
-    """Load an encoder with the head that predicts words, in float32.
+    """Load an encoder with its masked-language-model head, in float32.
 
     Args:
-        source: what `find_encoder` returned.
-        new_head: a head that is not there, or not whole, starts from random numbers.
+        source: result of `find_encoder`.
+        new_head: whether a missing or incomplete head starts from random weights.
 
     Raises:
-        ModelError: it has no such head (many encoders lost theirs when they were tuned) and
-            `new_head` is False, its weights cannot be read, or some of its layers are missing.
+        ModelError: the head is missing (many encoders lost theirs in fine-tuning) and `new_head` is
+            False, the weights cannot be read, or some layers are missing.
     """
     from transformers import AutoModelForMaskedLM
 
@@ -424,11 +424,11 @@ def load_masked_language_model(source: str, *, new_head: bool = False) -> PreTra
 def load_reader_of_words(
     source: str, *, new_head: bool = False
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """Load what `load_masked_language_model` does, and a tokenizer that masks tokens.
+    """Load a masked language model (`load_masked_language_model`) and its tokenizer.
 
     Raises:
-        ModelError: as there; or the tokenizer cannot be read, or has no mask token; or its outputs
-            change with padding.
+        ModelError: as there; or the tokenizer cannot be read, or has no mask token; or the model's
+            outputs change with padding.
     """
     from bertender.models.padding import padding_unread
     from distill.tokenizers import fitting_tokenizer
@@ -446,18 +446,18 @@ def load_reader_of_words(
 
 
 def is_available(name: str) -> bool:
-    """Return whether `find_encoder` needs no hub for a name."""
+    """Return whether `find_encoder` can resolve a name without a hub."""
     return Path(name).is_dir() or name in PACKAGED or _is_cached(name)
 
 
 def give_every_token_a_row(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> str:
-    """Add a row to a model's embeddings for each token of its tokenizer that has none, in place.
+    """Add embedding rows in place for tokens of the tokenizer that have none.
 
-    A new row starts as the mean of the others. Tokens that were added to a tokenizer alone have
-    none.
+    Tokens that were added only to the tokenizer have no row. A new row starts as the mean of the
+    others.
 
     Returns:
-        The tokens, in words; empty where all have a row.
+        The added tokens, in words; empty if all had a row.
     """
     import torch
 
@@ -473,7 +473,7 @@ def give_every_token_a_row(model: PreTrainedModel, tokenizer: PreTrainedTokenize
 
 
 def _check_weights(source: str, model: PreTrainedModel, report: Mapping[str, Any]) -> None:
-    """Raise ModelError where the encoder itself, not only its head, would start from noise."""
+    """Raise ModelError where encoder weights, not only the head's, would start at random."""
     prefix = f"{model.base_model_prefix}."
     missing = [*report["missing_keys"], *report["mismatched_keys"]]
     encoder = sorted(key for key in missing if key.startswith(prefix) and ".pooler." not in key)
@@ -491,17 +491,17 @@ def _check_weights(source: str, model: PreTrainedModel, report: Mapping[str, Any
         )
 
 
-def _say_head(
+def _warn_of_other_head(
     source: str, model: PreTrainedModel, report: Mapping[str, Any], outputs: Sequence[str]
 ) -> None:
-    """Log a warning where a model has the head of another task, which goes on or is left out."""
+    """Log a warning where a model's head, which is kept or replaced, belongs to another task."""
     from transformers import AutoConfig
 
     from bertender.core.hub import open_pretrained
 
     head = {key for key in model.state_dict() if not key.startswith(f"{model.base_model_prefix}.")}
     if head <= {*report["missing_keys"]}:
-        return  # it has none
+        return  # no head
     theirs = [*(open_pretrained(AutoConfig, source).id2label or {}).values()]
     if head & {*report["mismatched_keys"]}:
         logger.warning(
@@ -542,5 +542,5 @@ def _packaged_folder(name: str, encoder: PackagedEncoder, setting: str) -> Path:
 def _is_cached(name: str) -> bool:
     try:
         return isinstance(try_to_load_from_cache(name, "config.json", cache_dir=hub_cache()), str)
-    except ValueError:  # no name of a hub
+    except ValueError:  # not a hub name
         return False

@@ -1,4 +1,4 @@
-"""A teacher that is a file: its outputs are read, and no model runs."""
+"""Teacher files: a teacher whose outputs are read from a file, without a model."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from bertender.training.config import JudgedConfig
 
 
 class NoModelConfig(PretrainedConfig):
-    """The config of a teacher without a model: no layers, no width."""
+    """Config of a teacher without a model: no layers, no width."""
 
     model_type = "bertender-no-model"
 
@@ -25,27 +25,27 @@ class NoModelConfig(PretrainedConfig):
 
 
 class NoModel(PreTrainedModel):
-    """A teacher without a model: it has labels, and all its outputs are cached."""
+    """Stand-in for the model of a teacher file, whose outputs are all cached."""
 
     config_class = NoModelConfig
 
     def forward(self, *arguments: Any, **named: Any) -> NoReturn:
-        """Raise: what is not cached cannot be computed."""
+        """Raise NotImplementedError: outputs that are not cached cannot be computed."""
         raise NotImplementedError("a teacher's file has no model to run")
 
 
 @dataclass(frozen=True)
 class FileTeacher:
-    """A file that a student learns from, as a teacher."""
+    """A teacher file, with the interface of `Teacher`."""
 
     file: TeacherFile
     model: PreTrainedModel
-    """Without layers: it never runs."""
+    """Stand-in that never runs."""
     head: ClassVar[None] = None
 
     @classmethod
     def of(cls, file: TeacherFile) -> FileTeacher:
-        """Return a file as a teacher."""
+        """Return the teacher of a file."""
         return cls(file, NoModel(NoModelConfig(num_labels=len(file.labels))))
 
     @property
@@ -57,23 +57,23 @@ class FileTeacher:
         return self.file.digest
 
     def task_of(self, task: Task, *, labelled: bool = True) -> Task:
-        """Return the task of what it labels: the whole."""
+        """Return `task`: a file labels all heads."""
         return task
 
     def check_varied(self, task: Task, config: JudgedConfig) -> None:
-        """Do nothing: its rows were checked when they were read."""
+        """Do nothing: the rows were checked when they were read."""
 
     def logits(self, examples: tuple[Example, ...]) -> torch.Tensor:
-        """Return its logits (texts, labels) on texts of the file.
+        """Return the logits (texts, labels) on texts of the file.
 
         Raises:
-            DataError: the file lacks some.
+            DataError: the file lacks some of the texts.
         """
         found = self.file.kind.logits(self.file.of_texts(examples))
         return torch.from_numpy(found).float()
 
     def weights(self, examples: tuple[Example, ...]) -> torch.Tensor | None:
-        """Return by how much texts count, (texts,); None where all count alike."""
+        """Return the weights of texts (texts,); None for equal weights."""
         if self.file.weights_by_text is None:
             return None
         return torch.from_numpy(self.file.weights_by_text[self.file.numbers(examples)]).float()

@@ -1,15 +1,15 @@
 """A teacher's outputs on whole texts, computed once and cached on disk: logits and [CLS] states.
 
-Each column of each part of the texts is a file of its own, read memory-mapped. So a killed run
-continues after the last part that it has finished, and a run on more texts, or without some that
-stand together, computes little besides the parts that are new. For that, a part ends where the
-tokens of a text say so, wherever it stands in the list: what is added or left out changes the part
-that it is in, and seldom those behind it. The outputs on a part depend on its own texts alone.
+Texts are processed in parts, and each column of a part is a memory-mapped file. A killed run thus
+continues after its last finished part, and a run with texts added or removed in one place computes
+little more than the parts that changed. For that, the end of a part is decided by a hash of a
+text's tokens, not by its position: a change affects its own part, and seldom later ones. Outputs on
+a part depend only on its texts.
 
-Logits are cached in float32, at 4 bytes for each label: 300,000 texts of two labels are 2.4 MB.
-Rounded to float16, which ends at 65504 and has 11 bits, they would no longer be the logits that a
-method learns. States are as wide as the model. They are cached in bfloat16 where they were
-computed in it, and in float32 otherwise.
+Logits are cached in float32, at 4 bytes per label: 300,000 texts of two labels are 2.4 MB. Rounded
+to float16, which ends at 65504 and has 11 bits, they would no longer be the logits that a method
+learns. States have the model's width. They are cached in the precision of the run, bfloat16 or
+float32.
 """
 
 from __future__ import annotations
@@ -47,25 +47,24 @@ TAGGER_LOGITS = "teacher_tagger_logits"
 TOKENS_PER_BATCH = 8192
 
 LEAST_TEXTS = 4096
-"""Fewest texts of a part. Batches of like length form inside a part. In parts of this size, with
-the mean that ONE_OF gives, sentences need 4 % more tokens with padding than in one list; in parts
-of 1,024 to 2,048 they need 21 %."""
+"""Fewest texts of a part. Batches of similar length are formed within a part: with the mean size of
+ONE_OF, padding costs 4 % more tokens than in one list; parts of 1,024 to 2,048 texts cost 21 %."""
 ONE_OF = 8192
-"""One text of so many ends the part that it is in, if this is long enough. Were the least length
-the larger of the two, ends would depend mostly on where the part before has begun."""
+"""One text in so many ends its part, if the part has LEAST_TEXTS. With a larger LEAST_TEXTS, ends
+would mostly depend on the start of the part."""
 MOST_TEXTS = 4 * ONE_OF
 
 
 Tensors: TypeAlias = dict[str, torch.Tensor]
-"""Tensors by the names of columns."""
+"""Tensors by column."""
 
 
 class Rows(Sequence[torch.Tensor]):
-    """Rows of several tensors below one another, each of which may be memory-mapped.
+    """Rows of several concatenated tensors, each of which may be memory-mapped.
 
     Args:
         parts: the tensors.
-        numbers: those of the rows that are there, in order; None for all.
+        numbers: indices of the selected rows, in order; None for all.
     """
 
     def __init__(
@@ -97,11 +96,11 @@ class Rows(Sequence[torch.Tensor]):
 
 
 Column: TypeAlias = torch.Tensor | Rows | tuple[torch.Tensor, ...]
-"""A row each example, or a tensor each, with a row for each of its token rows."""
+"""A row per example, or a tensor per example with a row for each of its token rows."""
 
 
 def joined_rows(parts: Sequence[torch.Tensor]) -> Column:
-    """Return the rows of all parts, none of which is copied."""
+    """Concatenate the rows of all parts without copying them."""
     return parts[0] if len(parts) == 1 else Rows(parts)
 
 
@@ -126,21 +125,21 @@ def parts_of(examples: TokenDataset) -> list[TokenDataset]:
 
 
 def _flat(ids: Any, examples: TokenDataset) -> NDArray[np.int32]:
-    """Return the tokens of an example, those of all its rows."""
+    """Return the tokens of all rows of an example."""
     return np.asarray(ids if examples.counts is None else [*chain(*ids)], dtype="<i4")
 
 
 def cacheable(reads: Iterable[Wanted]) -> Wanted:
-    """Return what to keep for phases that read this of the teacher.
+    """Return the signals to cache for phases with these teacher signals.
 
-    A phase that reads more than can be cached runs the teacher in each step, and takes all from
-    there: keeping a part of it would only run the teacher once more.
+    A phase with signals that cannot be cached runs the teacher in each step for all of them:
+    caching the others would only run the teacher once more.
     """
     return joined(each for each in reads if each.keys() <= TEXT_SIGNALS)
 
 
 def size_bytes(config: PretrainedConfig, wanted: Wanted, examples: int, bf16: bool) -> int:
-    """Return how large the outputs of a teacher of this config are on disk."""
+    """Return the size on disk of the outputs of a teacher with this config."""
     width: int = config.hidden_size if hasattr(config, VECTORS) else config.num_labels or 0
     logits = width * torch.float32.itemsize if "logits" in wanted else 0
     state: int = config.hidden_size * _state_type(bf16).itemsize
@@ -148,9 +147,9 @@ def size_bytes(config: PretrainedConfig, wanted: Wanted, examples: int, bf16: bo
 
 
 def cached_in(batch: TensorBatch, wanted: Wanted) -> dict[str, Any]:
-    """Return those of the requested signals that a batch holds as columns, as fields of Signals.
+    """Return the requested signals that a batch has as columns, as fields of Signals.
 
-    Of the states it holds all requested layers, or they count as none.
+    States count only if all requested layers are there.
     """
     columns = {layer: STATES.format(layer=layer) for layer in wanted.get("sentence_states", ())}
     cached: dict[str, Any] = {"logits": batch[LOGITS]} if LOGITS in batch else {}
@@ -166,18 +165,18 @@ def teacher_outputs(
     wanted: Wanted,
     bf16: bool = False,
 ) -> dict[str, Column]:
-    """Return the teacher's outputs as columns of a training set, a row each example.
+    """Return the teacher's outputs as columns of a training set, one row per example.
 
-    Of examples with several token rows, each has a tensor with a row for each of them, except the
-    logits of texts that are read in windows, which are those of the text.
+    An example of several token rows has a tensor with a row for each of them; texts read in windows
+    have one row of logits, pooled over the windows.
 
     Args:
         model: the teacher.
-        digest: the teacher artifact's digest.
-        examples: the training examples, in the teacher's own tokens.
+        digest: digest of the teacher artifact.
+        examples: training examples in the teacher's tokens.
         wanted: logits, and sentence states of some layers.
-        bf16: compute in bf16, as the run that reads them does. The states are then cached in
-            bfloat16, which has their range and the precision that they were computed with.
+        bf16: compute in bf16, like the training run. States are then cached in bfloat16, with the
+            range and precision in which they were computed.
     """
     names: dict[str, Wanted] = {LOGITS: {"logits": frozenset()}} if "logits" in wanted else {}
     for layer in sorted(wanted.get("sentence_states", ())):
@@ -189,7 +188,7 @@ def teacher_outputs(
         ]
     columns = {name: [part[name] for part in parts] for name in names}
     if POOLING in examples.columns and LOGITS in columns:
-        # a student may read another number of windows, or the same texts in other ones
+        # a student may read other windows, or another number of them
         assert examples.counts is not None
         pooling = int(examples.columns[POOLING][0])
         own = pooled_rows(torch.cat(columns.pop(LOGITS)), examples.counts, pooling)
@@ -202,7 +201,7 @@ def teacher_outputs(
 
 
 def _by_example(parts: Sequence[torch.Tensor], counts: Sequence[int]) -> Column:
-    """Return the rows of each example, given all of them part by part."""
+    """Group rows, given part by part, into one tensor per example."""
     if len(set(counts)) == 1:
         return torch.cat(list(parts)).view(len(counts), counts[0], -1)
     rows = Rows(parts)
@@ -219,8 +218,8 @@ def teacher_token_logits(
 ) -> tuple[torch.Tensor, ...]:
     """Return a tagger's logits (seq, labels) on each example, computed once and cached on disk.
 
-    Arguments are those of `teacher_outputs`. A file holds the tokens of a part below one another
-    without padding, 4 bytes for each label of each.
+    Arguments are those of `teacher_outputs`. A file has the tokens of a part without padding, 4
+    bytes per token and label.
     """
     with progress_bar("teacher outputs", len(examples), "texts") as bar:
         parts = [
@@ -236,15 +235,14 @@ class _Part:
 
     model: PreTrainedModel
     digest: str
-    """The teacher artifact's."""
+    """Digest of the teacher artifact."""
     texts: TokenDataset
     bf16: bool
     bar: Bar
-    """Progress bar, which counts texts."""
+    """Progress bar, in texts."""
 
     def text_columns(self, names: Mapping[str, Wanted]) -> Tensors:
-        """Return columns with a row each token row of the texts; those that are missing are
-        computed in one run."""
+        """Return columns with one row per token row; missing columns are computed in one run."""
 
         def compute(missing: Collection[str]) -> Tensors:
             wanted = joined(names[name] for name in missing)
@@ -285,7 +283,7 @@ class _Part:
     def _cached(
         self, names: Iterable[str], compute: Callable[[Collection[str]], Tensors]
     ) -> Tensors:
-        """Return the named columns; `compute` makes all of them that are missing."""
+        """Return the named columns; `compute` computes all missing ones."""
         tokens = [self.texts.columns.get(each) for each in input_names(self.model)]
         device = self.model.device.type
         shaping = (self.digest, self.bf16, device, computing_versions(), tokens)
@@ -308,7 +306,7 @@ class _Part:
         return columns
 
     def _outputs(self, wanted: Wanted) -> Iterator[tuple[list[int], Signals]]:
-        """Yield batches of texts of like length, and the teacher's outputs on each."""
+        """Yield batches of texts of similar length, and the teacher's outputs on each."""
         model, device = self.model, self.model.device
         buckets = length_buckets(self.texts.lengths, TOKENS_PER_BATCH, counts=self.texts.counts)
         for bucket in buckets:
