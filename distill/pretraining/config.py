@@ -1,4 +1,4 @@
-"""Settings of `pretrain`, and the objectives and tokenizers that they name."""
+"""Settings of `pretrain`, with its objectives and kinds of tokenizer."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ FULL_SENTENCES, DOC_SENTENCES = "full-sentences", "doc-sentences"
 
 @dataclass(frozen=True)
 class PretrainingObjective:
-    """A row of OBJECTIVES. `pretrain.TRAINING_MODULES` has its module by the same name."""
+    """A pre-training objective; `pretrain.TRAINING_MODULES` has its module by the same name."""
 
     summary: str
     paper: str
     family: str = "bert"
-    """The model's row of FAMILIES."""
+    """The model's architecture in FAMILIES."""
     perplexity_of: str | None = "mlm"
     """The part of the loss whose exponential is reported as perplexity."""
     problem_type: str = MASKED_LANGUAGE_MODEL
     pairs: bool = False
     """Whether a row is a pair of segments of a document."""
     continues: bool = False
-    """Whether existing encoders can train by it: its only head predicts words."""
+    """Whether existing encoders can train with it, since its only head predicts words."""
 
     @property
     def predicts_words(self) -> bool:
@@ -109,14 +109,14 @@ OBJECTIVES = Table(
 
 @dataclass(frozen=True)
 class TokenizerKind:
-    """A row of TOKENIZERS. `pretraining.vocabularies.train_tokenizer` trains one."""
+    """A kind of tokenizer; `pretraining.vocabularies.train_tokenizer` trains one."""
 
     summary: str
     paper: str
     smallest: int = 100
     """Fewest entries of a vocabulary of this kind."""
     sampled_by: str | None = None
-    """The setting that splits words at random in training."""
+    """Setting for random segmentation of words in training."""
 
 
 WORDPIECE = "wordpiece"
@@ -155,7 +155,7 @@ TOKENIZERS = Table(
 
 @dataclass(frozen=True)
 class LengthPhase:
-    """A part of the training on rows of one length."""
+    """A phase of training on rows of one length."""
 
     name: str
     max_length: int
@@ -172,7 +172,7 @@ def _uneven_heads(config: PretrainConfig) -> str:
 
 
 def _kind_of(config: PretrainConfig) -> TokenizerKind:
-    """Return the kind of tokenizer to train; the first one beside an encoder."""
+    """Return the kind of tokenizer to train; the first kind if there is an encoder."""
     return TOKENIZERS[config.tokenizer or WORDPIECE]
 
 
@@ -198,7 +198,7 @@ def _needs_new_heads(config: PretrainConfig) -> str:
 
 
 def _sampled_by_another(name: str) -> Rule[PretrainConfig]:
-    """Return the rule of a setting that splits words at random."""
+    """Return the rule that a setting of random segmentation fits the kind of tokenizer."""
     rows = ", ".join(row for row, kind in TOKENIZERS.items() if kind.sampled_by == name)
     return Rule(
         lambda config: config.encoder is None and _kind_of(config).sampled_by != name,
@@ -209,18 +209,18 @@ def _sampled_by_another(name: str) -> Rule[PretrainConfig]:
 
 
 RULES: Mapping[str, Rule[PretrainConfig]] = {
-    "shape beside an encoder": Rule(
+    "shape with an encoder": Rule(
         lambda config: config.encoder is not None,
         "the encoder has its own shape and vocabulary. Leave this out.",
         OF_A_NEW_ENCODER,
         against="encoder",
         beyond_default=True,
     ),
-    "heads beside an encoder": Rule(
+    "new heads with an encoder": Rule(
         lambda config: config.encoder is not None and not OBJECTIVES[config.objective].continues,
         _needs_new_heads,
     ),
-    "alpha of one language": Rule(
+    "language_alpha with one language": Rule(
         lambda config: "," not in config.corpus,
         "corpus={corpus} is one part. Give several by commas, a language each, or leave this out.",
         frozenset({"language_alpha"}),
@@ -238,7 +238,7 @@ RULES: Mapping[str, Rule[PretrainConfig]] = {
         "objective {objective!r} masks the phrases of a file. Give it by --phrases, a phrase a "
         "line; or take objective wwm.",
     ),
-    "phrases of another objective": Rule(
+    "phrases with another objective": Rule(
         lambda config: config.objective != PHRASE,
         f"only objective {PHRASE} masks phrases. Give --objective {PHRASE}, or leave this out.",
         frozenset({"phrases"}),
@@ -254,13 +254,13 @@ RULES: Mapping[str, Rule[PretrainConfig]] = {
         lambda config: config.vocabulary_size < _kind_of(config).smallest,
         _small_vocabulary,
     ),
-    "share of no steps": Rule(
+    "short_share without short_length": Rule(
         lambda config: config.short_length is None,
         "it needs short_length. Give that too, or leave it out.",
         frozenset({"short_share"}),
         beyond_default=True,
     ),
-    "long short rows": Rule(
+    "short_length not below max_length": Rule(
         lambda config: (config.short_length or 0) >= config.max_length,
         "short_length={short_length} must be below max_length={max_length}. Give a smaller one, or "
         "a larger max_length.",
@@ -354,13 +354,13 @@ class PretrainConfig(TrainingConfig):
     learning_rate: float = Field(NEW_ENCODER_RATE, gt=0, description="peak learning rate")
 
     def of_encoder(self) -> Self:
-        """Return the config of further training, with a lower rate unless one was set."""
+        """Return the config for training an existing encoder, with a lower default rate."""
         if self.encoder is None or self.is_explicit("learning_rate"):
             return self
         return self.changed({"learning_rate": ENCODER_RATE})
 
     def phases(self) -> tuple[LengthPhase, ...]:
-        """Return the phases of the training: one, or one of short rows and one of long ones."""
+        """Return the training phases: one, or one of short rows and one of long rows."""
         if self.short_length is None:
             return (LengthPhase("whole", self.max_length, 1.0),)
         share = self.short_share or SHORT_SHARE

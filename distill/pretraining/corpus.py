@@ -1,7 +1,7 @@
-"""Text to pre-train on: passages that stream from files, hub data sets and named corpora.
+"""Corpora: passages of text that stream from files, hub data sets and named corpora.
 
 A passage is a line of text; an empty one ends a document. Only some passages are in memory at a
-time: a corpus is read again where it is needed again.
+time, and each use reads the corpus again.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from bertender.tasks.rows import read_parquet, split_lines
 from bertender.text.batch import is_blank
 
 HELD_OUT_EVERY = 50
-"""One in this many passages, or runs of passages, is held out."""
+"""One in so many passages, or runs of passages, is held out."""
 PASSAGES_AT_ONCE = 1000
-"""Passages that are tokenised at once: single calls cost more than their work."""
+"""Passages to tokenise in one call, since calls for single passages are slow."""
 LONGEST_LINE_BYTES = 2**16
-"""Most characters of a line; a longer one is split, as some corpora are a single line."""
+"""Most characters of a line. Longer lines are split, since some corpora are a single line."""
 BYTE_ORDER_MARK = "\ufeff"
 CONTINUATION_BYTES = bytes(range(0x80, 0xC0))
 """Continuation bytes of UTF-8."""
@@ -36,12 +36,12 @@ HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+(:[\w.-]+)?")
 """OWNER/NAME, or OWNER/NAME:SUBSET, of a data set on the hub."""
 
 CORPORA: Mapping[str, Callable[[], Iterable[str]]] = {"docs": docs_corpus}
-"""Corpora by name; anything else is a file or a hub data set."""
+"""Named corpora; other names are files or hub data sets."""
 
 
 @dataclass(frozen=True)
 class Corpus:
-    """The passages of a corpus, which each iteration reads again."""
+    """Passages of a corpus; each iteration reads it again."""
 
     source: str
     text_column: str = "text"
@@ -67,7 +67,7 @@ class Survey:
         """Raise DataError where there are too few passages to train and hold out.
 
         Args:
-            name: of a corpus that is one of several.
+            name: name of the corpus, where it is one of several.
         """
         if self.passages < HELD_OUT_EVERY:
             raise DataError(
@@ -79,7 +79,7 @@ class Survey:
 
 @dataclass(frozen=True)
 class Watched:
-    """The passages of a surveyed corpus, with a progress bar."""
+    """Passages of a surveyed corpus, with a progress bar."""
 
     passages: Iterable[str]
     surveyed: Survey
@@ -96,11 +96,11 @@ def read_corpus(source: str, text_column: str = "text") -> Iterator[str]:
     Args:
         source: "docs", text files (a blank line ends a document), Parquet files or hub data sets
             (a row is a document); several by commas.
-        text_column: column of the text, where there are columns.
+        text_column: column of the text in Parquet files and hub data sets.
 
     Raises:
         ConfigError: a name is none of these; raised before files are read.
-        DataError: a file is damaged, a line of it is not UTF-8, or it has no such column.
+        DataError: a file is damaged, is not UTF-8, or has no such column.
         HubUnreachableError: no reachable hub has a data set.
     """
     for passages in open_corpus(source, text_column):
@@ -114,7 +114,7 @@ def open_corpus(source: str, text_column: str = "text") -> list[Iterator[str]]:
         ConfigError: a part is neither a named corpus, nor a file, nor a data set.
         HubUnreachableError: no reachable hub has a data set.
     """
-    return [_opened(name.strip(), text_column) for name in source.split(",")]
+    return [_open_part(name.strip(), text_column) for name in source.split(",")]
 
 
 def survey(passages: Iterable[str]) -> Survey:
@@ -129,7 +129,7 @@ def survey(passages: Iterable[str]) -> Survey:
     return Survey(digest.hexdigest(), counts[True], counts[False], characters)
 
 
-def _opened(name: str, text_column: str) -> Iterator[str]:
+def _open_part(name: str, text_column: str) -> Iterator[str]:
     """Return the passages of a part of the corpus."""
     if name in CORPORA:
         return documents_of_lines(CORPORA[name]())
@@ -195,14 +195,14 @@ READERS: Mapping[str, Callable[[Path, str], Iterator[str]]] = {
     ".txt.xz": _read_lines,
     ".parquet": _read_parquet,
 }
-"""(file, column of the text) -> its passages, by the end of the file's name."""
+"""Readers by file name suffix: (file, text column) -> passages."""
 
 
 def _lines(path: Path) -> Iterator[str]:
-    """Yield the lines of a text file, blank ones too."""
+    """Yield the lines of a text file, including blank ones."""
     try:
         with lzma.open(path) if path.suffix == ".xz" else path.open("rb") as file:
-            for number, part, is_whole in _parts(file):
+            for number, part, is_whole in _split_lines(file):
                 try:
                     text = part.decode("utf-8")
                 except UnicodeDecodeError as error:
@@ -218,7 +218,7 @@ def _lines(path: Path) -> Iterator[str]:
         raise DataError(f"{path}: damaged or unreadable: {error}. Copy it again.") from None
 
 
-def _parts(file: IO[bytes]) -> Iterator[tuple[int, bytes, bool]]:
+def _split_lines(file: IO[bytes]) -> Iterator[tuple[int, bytes, bool]]:
     """Yield lines with their numbers, and whether each is a whole line or a part of a long one."""
     number, rest, is_within = 1, b"", False
     while read := file.readline(LONGEST_LINE_BYTES):
@@ -237,8 +237,8 @@ def read_hub(name: str, text_column: str) -> Iterator[str]:
     """Return the passages of a hub data set's training split; a row is a document.
 
     Raises:
-        HubUnreachableError: no reachable hub has the data set, which is known within seconds; or a
-            hub stops responding later.
+        HubUnreachableError: no reachable hub has the data set (known within seconds), or the hub
+            stops responding later.
         ConfigError: the data set has no such subset, or no training split.
         DataError: its rows lack the column, or have no text there.
     """
@@ -248,7 +248,7 @@ def read_hub(name: str, text_column: str) -> Iterator[str]:
             f"corpus {name!r} is not a file, and no reachable hub has a data set of this name. "
             "Give files, or go online (and unset HF_HUB_OFFLINE)."
         )
-    import datasets  # takes a second, which local files do not need
+    import datasets  # a slow import that local files do not need
 
     try:
         rows = datasets.load_dataset(repository, subset or None, split="train", streaming=True)

@@ -20,17 +20,17 @@ from distill.pretraining.masking import Masking, step_generator
 from distill.pretraining.rows import TokenRow
 
 STUDENT_SHARE = 0.5
-"""Share of the teacher's words that are split by the student's vocabulary."""
+"""Share of the words in the teacher's rows that are split by the student's vocabulary."""
 
 
 @dataclass(frozen=True)
 class MixedVocabulary:
-    """Two vocabularies, one numbered after the other, as one for masking."""
+    """Two vocabularies, numbered one after the other, which masking treats as one."""
 
     student: PreTrainedTokenizerBase
     teacher: PreTrainedTokenizerBase
     teacher_entries: int
-    """Rows of the teacher's table, possibly more than its tokens."""
+    """Rows of the teacher's embedding table, possibly more than its tokens."""
 
     def __len__(self) -> int:
         return self.teacher_entries + len(self.student)
@@ -57,12 +57,12 @@ class MixedVocabulary:
         )
 
     def rows(self, passages: Iterable[str], max_length: int, seed: int) -> Iterator[TokenRow]:
-        """Pack passages into rows of both readings; the longer one fills a row.
+        """Pack passages into rows with both tokenisations; the longer one fills a row.
 
         Args:
-            passages: ends of documents are ignored.
-            max_length: most tokens of either reading.
-            seed: of the random choice.
+            passages: passages of the corpus; ends of documents are ignored.
+            max_length: most tokens of either tokenisation.
+            seed: seed of the choice of vocabularies.
         """
         coin = torch.Generator().manual_seed(seed)
         starts = [self.student.cls_token_id], [self.teacher.cls_token_id]
@@ -80,7 +80,7 @@ class MixedVocabulary:
     def _read(
         self, passages: Iterator[str], coin: torch.Generator
     ) -> Iterator[tuple[list[int], list[int]]]:
-        """Yield both readings of each word, and of the end of each passage."""
+        """Yield both tokenisations of each word, and of the end of each passage."""
         for batch in batched(map(str.split, passages), PASSAGES_AT_ONCE):
             readings = zip(
                 tokens_of_words(self.student, batch),
@@ -91,7 +91,7 @@ class MixedVocabulary:
                 falls = torch.rand(len(sentence[0]), generator=coin) < STUDENT_SHARE
                 for own, theirs, is_own in zip(*sentence, falls.tolist(), strict=True):
                     if not (own and theirs):
-                        continue  # one drops a word that the other keeps
+                        continue  # only one of the tokenizers drops the word
                     shifted = [self.teacher_entries + token for token in own]
                     yield own, shifted if is_own else theirs
                 yield [self.student.sep_token_id], [self.teacher.sep_token_id]
@@ -107,12 +107,12 @@ def _columns(own: list[int], mixed: list[int]) -> TokenRow:
 
 
 class MixedMasking:
-    """Masks both readings of a batch independently.
+    """Masks both tokenisations of a batch independently.
 
     Args:
-        vocabulary: the two.
-        share: of the ordinary tokens of each reading that are chosen.
-        seed: of the draws, with the step.
+        vocabulary: both vocabularies.
+        share: share of the ordinary tokens to predict, in each tokenisation.
+        seed: seed of the masks, combined with the step.
     """
 
     def __init__(self, vocabulary: MixedVocabulary, share: float, seed: int) -> None:

@@ -6,9 +6,9 @@ language i, it is sampled with
     q_i = p_i^alpha / sum_j p_j^alpha
 
 so that an alpha below 1 gives rare languages more of the vocabulary and the training. Departures:
-nothing is drawn. A pass has all text of every language; that of language i is repeated f_i = (q_i /
-p_i) / min_j (q_j / p_j) times on average, evenly. Shares are of tokens, or of characters before
-there is a vocabulary; the paper's are of sentences.
+repetition replaces sampling. A pass has all text of every language, and text of language i is
+repeated evenly, f_i = (q_i / p_i) / min_j (q_j / p_j) times on average. Shares are of tokens, or of
+characters before there is a vocabulary; the paper's are of sentences.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ DECIMALS = 9
 
 @dataclass(frozen=True)
 class Language:
-    """A part of a corpus, and the survey of it."""
+    """A language: a part of a corpus, and its survey."""
 
     name: str
     passages: Iterable[str]
@@ -41,9 +41,7 @@ class Language:
 
 @dataclass(frozen=True)
 class Repeated:
-    """The passages of several languages, repeated by their language's factor, without ends of
-    documents.
-    """
+    """Passages of several languages, repeated by their factors, without ends of documents."""
 
     languages: Sequence[Language]
     factors: Sequence[float]
@@ -56,12 +54,11 @@ class Repeated:
 
 
 def languages_of(passages: Iterable[str], config: PretrainConfig) -> tuple[Language, ...]:
-    """Read a corpus once and return its languages; one without sampling.
+    """Read a corpus once and return its languages; without `language_alpha`, it is one language.
 
     Raises:
-        ConfigError: `config.language_alpha` is set, and the passages have no parts, or one is
-            missing.
-        DataError: a language has too few passages to train on some and hold out others.
+        ConfigError: `config.language_alpha` is set, and the corpus has no parts or lacks one.
+        DataError: a language has too few passages to train and hold out.
     """
     parts: Sequence[tuple[str, Iterable[str]]] = [("", passages)]
     if config.language_alpha is not None:
@@ -119,9 +116,9 @@ def sampled_rows(
     """Return the rows of a pass over several languages, and the shares of tokens.
 
     Args:
-        rows: to train on, of each language.
-        names: of the languages.
-        alpha: the exponent; None for a single language, which has no shares.
+        rows: training rows of each language.
+        names: names of the languages.
+        alpha: exponent of the shares; None for a single language.
     """
     if alpha is None:
         return joined(rows), ()
@@ -137,7 +134,7 @@ def sampled_rows(
 
 
 def joined(rows: Sequence[StoredTokens], times: NDArray[np.int64] | None = None) -> StoredTokens:
-    """Return rows of several files as one, each repeated by `times`, or once."""
+    """Concatenate rows of several files, each repeated by `times`, or once."""
     if len(rows) == 1 and times is None:
         return rows[0]
     import datasets  # takes a second

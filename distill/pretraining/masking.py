@@ -25,7 +25,7 @@ from bertender.training.heads.head import PART
 
 
 class Tokens(Protocol):
-    """Attributes of a vocabulary that masking reads; a tokenizer has them."""
+    """Attributes of a tokenizer that masking reads."""
 
     @property
     def mask_token_id(self) -> Any: ...
@@ -44,8 +44,8 @@ Chooser = Callable[[torch.Tensor, torch.Tensor, float, torch.Generator], torch.T
 
 
 def step_generator(seed: int, step: int) -> torch.Generator:
-    """Return the generator of a step, the same in a resumed run; each process, and each part of an
-    accumulated batch, has its own."""
+    """Return the random generator of a step: the same in a resumed run, but another one in each
+    process and each part of an accumulated batch."""
     process = torch.distributed.get_rank() if torch.distributed.is_initialized() else 0
     part = PART.get()
     own = (seed, step, process, *([part.number] if part and part.number else []))
@@ -55,7 +55,7 @@ def step_generator(seed: int, step: int) -> torch.Generator:
 def single_tokens(
     input_ids: torch.Tensor, allowed: torch.Tensor, share: float, generator: torch.Generator
 ) -> torch.Tensor:
-    """Choose tokens independently, or else the first candidate: a batch needs a target."""
+    """Choose tokens independently; if none, the first candidate, since a batch needs a target."""
     draws = torch.rand(input_ids.shape, generator=generator).to(input_ids.device)
     chosen = (draws < share) & allowed
     if not chosen.any():
@@ -70,7 +70,7 @@ class WordSpans:
     before a word that would exceed the share. A row with ordinary words always has a chosen one.
 
     Args:
-        marks: marks of words in the vocabulary's tokens.
+        marks: word marks of the vocabulary.
         lengths: weights of spans of 1, 2, ... words.
         pad_token_id: if set, the last word of a row is never chosen, so that a token follows each
             span.
@@ -114,7 +114,7 @@ class WordSpans:
         return words
 
     def words(self, ids: torch.Tensor, free: torch.Tensor) -> list[list[tuple[int, int]]]:
-        """Return the words of each row, as places of their starts and ends.
+        """Return the words of each row, as start and end positions.
 
         Args:
             ids: (batch, seq).
@@ -167,8 +167,8 @@ class PhraseSpans(WordSpans):
     list has them all, and they are learned at once.
 
     Args:
-        tokenizer: of the rows.
-        phrases: found by their tokens, from the start of a word to the end of one.
+        tokenizer: tokenizer of the rows.
+        phrases: phrases, found by their tokens, from the start of a word to the end of one.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, phrases: Sequence[str]) -> None:
@@ -189,13 +189,13 @@ class PhraseSpans(WordSpans):
         units: list[tuple[int, int]] = []
         for start, end in words:
             if units and start < units[-1][1]:
-                continue  # within a phrase
+                continue  # inside a phrase
             fitting = (size for size in self._found(own, start, ends) if size <= budget)
             units.append((start, start + next(fitting, end - start)))
         return units
 
     def _found(self, ids: Sequence[int], start: int, ends: Collection[int]) -> list[int]:
-        """Return the numbers of tokens of the phrases at a place, the longest first."""
+        """Return the token counts of the phrases at a position, the longest first."""
         return [
             len(row)
             for row in self.by_first.get(ids[start], [])
@@ -206,8 +206,8 @@ class PhraseSpans(WordSpans):
         """Return for each phrase in a row whether it fits the row's share.
 
         Args:
-            ids: of the row, (seq,).
-            share: of its tokens, so many are chosen.
+            ids: token ids of the row, (seq,).
+            share: share of tokens to predict.
         """
         if self.by_first.keys().isdisjoint(ids):
             return []
@@ -235,9 +235,9 @@ class Masking:
     """Masked inputs and targets of a batch.
 
     Args:
-        tokens: names the mask, the special tokens and the size of the vocabulary.
-        share: of the ordinary tokens that are chosen.
-        choose: chooses them.
+        tokens: mask token, special tokens and size of the vocabulary.
+        share: share of ordinary tokens to predict.
+        choose: chooser of these tokens.
         whole_runs: mask, replace or keep all tokens of a run of chosen ones together.
     """
 
@@ -286,7 +286,7 @@ class Masking:
 
 BYTE_LEVEL_SPACE = "Ġ"
 MARKING_PARTS = ("WordPiece", "ByteLevel", "Metaspace")
-"""Types that the `tokenizers` library gives the parts of a tokenizer that mark words."""
+"""Types in the `tokenizers` library of the tokenizer parts that mark words."""
 
 
 @dataclass(frozen=True)
@@ -320,7 +320,7 @@ def word_marks(tokenizer: PreTrainedTokenizerBase) -> WordMarks:
     Raises:
         ModelError: the tokenizer marks neither beginnings, continuations nor ends.
     """
-    parts = _parts(tokenizer)
+    parts = _tokenizer_parts(tokenizer)
     tokens = tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))
     if parts and (suffix := parts[0].get("end_of_word_suffix")):
         special = set(tokenizer.all_special_tokens)
@@ -342,7 +342,7 @@ def word_marks(tokenizer: PreTrainedTokenizerBase) -> WordMarks:
     return WordMarks(
         torch.tensor(
             [
-                # in byte-level tokens, a character that is not ASCII is a part of a longer one
+                # in byte-level tokens, a non-ASCII character is part of a longer character
                 not token.startswith(space)
                 and not (_is_punctuation(token) and (token.isascii() or not is_bytes))
                 for token in tokens
@@ -351,7 +351,7 @@ def word_marks(tokenizer: PreTrainedTokenizerBase) -> WordMarks:
     )
 
 
-def _parts(tokenizer: PreTrainedTokenizerBase) -> list[dict[str, Any]]:
+def _tokenizer_parts(tokenizer: PreTrainedTokenizerBase) -> list[dict[str, Any]]:
     """Return the descriptions of a tokenizer's model, pre-tokenizers and decoders."""
     if not isinstance(tokenizer, PreTrainedTokenizerFast):
         return []
@@ -359,7 +359,7 @@ def _parts(tokenizer: PreTrainedTokenizerBase) -> list[dict[str, Any]]:
     parts: list[dict[str, Any]] = []
     for name in ("model", "pre_tokenizer", "decoder"):
         part = description[name] or {"type": "none"}
-        # a sequence holds its parts in a list
+        # a sequence has its parts in a list
         sequence = part.get("pretokenizers") or part.get("decoders")
         parts += sequence or [part]
     return parts

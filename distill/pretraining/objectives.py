@@ -1,6 +1,7 @@
-"""Objectives of pre-training: models, heads that only training needs, and losses.
-`pretrain.TRAINING_MODULES` has the class of each row of OBJECTIVES. Here are those of masked
-tokens, masked words, word order and spans, and the held-out loss.
+"""Pre-training objectives on masked tokens, masked words, word order and spans, and held-out loss.
+
+An objective has a model, heads that only training needs, and a loss. `pretrain.TRAINING_MODULES`
+has the class of each objective in OBJECTIVES.
 """
 
 from __future__ import annotations
@@ -38,16 +39,16 @@ from distill.pretraining.masking import (
 from distill.pretraining.rows import TokenRow, full_sentence_rows
 
 HELD_OUT_STEP = 2**31
-"""Step that draws held-out masks, beyond all training steps."""
+"""Step number that seeds held-out masks, beyond all training steps."""
 TOKENS_PER_BATCH = 8192
 SPAN_LENGTHS = tuple(0.2 * 0.8**longer for longer in range(10))
 """Weights of spans of 1 to 10 words."""
 PLACE_WIDTH = 200
 SHUFFLED_SHARE = 0.05
 LENGTH = 3
-"""Tokens of a shuffled n-gram."""
+"""Length of a shuffled n-gram, in tokens."""
 ORDER_TARGETS = "order_targets"
-"""Column: the original tokens at shuffled places, NO_LABEL elsewhere."""
+"""Column: the original tokens at shuffled positions, NO_LABEL elsewhere."""
 SHAPE = (
     "vocab_size",
     "hidden_size",
@@ -126,12 +127,12 @@ class PretrainingModule(nn.Module):
         return encoder(**model_inputs(encoder, batch))
 
     def with_own_weights(self, head: nn.Module) -> nn.Module:
-        """Draw the weights of a new head like the model's."""
+        """Initialise the weights of a new head like the model's."""
         return head.apply(self.model._init_weights)
 
 
 class MaskedBatch:
-    """Objective of a module that computes its own loss, on masked tokens."""
+    """Objective on masked tokens, for a module that computes its own loss."""
 
     def __init__(self, masking: Masking, seed: int) -> None:
         self.masking = masking
@@ -146,10 +147,10 @@ class MaskedBatch:
 class MaskedLanguageModel:
     """Masked-language modelling (Devlin et al. 2018, arXiv 1810.04805, section 3.1).
 
-    The masks are drawn anew for every batch, from the seed and the step, without next-sentence
-    prediction (Liu et al. 2019, arXiv 1907.11692, section 4.1). `pretrain` trains on rows of full
-    sentences (section 4.2), `distill-general` on dense blocks. The loss is the cross-entropy over
-    the chosen tokens.
+    Masks are dynamic: drawn for every batch from the seed and the step (Liu et al. 2019, arXiv
+    1907.11692, section 4.1). There is no next-sentence prediction. `pretrain` trains on rows of
+    full sentences (section 4.2), `distill-general` on dense blocks. The loss is the cross-entropy
+    over the chosen tokens.
     """
 
     def __init__(
@@ -193,10 +194,10 @@ class MaskedTokens(PretrainingModule):
 class MaskedWholeWords(MaskedTokens):
     """Whole-word masking (the 2019 update of BERT's published code; Devlin et al., 1810.04805).
 
-    Words are chosen instead of tokens, and all tokens of a chosen word are predicted together. The
-    fate of each token ([MASK], random or unchanged) is drawn separately, as in the published code.
-    There as here, a word that would exceed the share of tokens is skipped, so that long words are
-    chosen a little more rarely.
+    Words are chosen instead of tokens, and all tokens of a chosen word are predicted together. Each
+    token becomes [MASK], random or unchanged independently, and a word that would exceed the share
+    of tokens is skipped, both as in the published code. Long words are thus chosen a little less
+    often.
     """
 
     @classmethod
@@ -225,12 +226,12 @@ class ShuffledWords(MaskedTokens):
 class WordOrder(MaskedLanguageModel):
     """Mask a batch, shuffle trigrams of the other tokens, and predict the original tokens.
 
-    After tokens are masked as usual, 5 % of the trigrams of other tokens are put into a random
-    order, and the masked-language head predicts at each of their places the token that stood there.
-    Loss = cross-entropy over the masked tokens + cross-entropy over the shuffled places, each a
-    mean, of equal weight as in the paper. Trigrams are disjoint, counted from a random one of the
-    first three places of a batch, without special tokens and padding. One random order in six is
-    the old one.
+    After the usual masking, 5 % of the trigrams of other tokens are shuffled, and the
+    masked-language head predicts the original token at each of their positions. Loss =
+    cross-entropy over the masked tokens + cross-entropy over the shuffled positions, each a mean,
+    of equal weight as in the paper. Trigrams are disjoint, start at a random one of the first three
+    positions of a batch, and have no special tokens or padding. One random order in six is the
+    original one.
     """
 
     def __call__(self, model: nn.Module, batch: TensorBatch, step: int) -> LossParts:
@@ -252,12 +253,12 @@ class WordOrder(MaskedLanguageModel):
     def shuffled(
         self, input_ids: torch.Tensor, free: torch.Tensor, generator: torch.Generator
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return ids with shuffled trigrams, and the originals at their places: two of (batch,
-        seq).
+        """Return ids with shuffled trigrams, and the original ids there, both (batch, seq).
 
         Args:
             input_ids: (batch, seq).
-            free: mask of tokens that may move, (batch, seq). generator: of the random draws.
+            free: mask of tokens that may move, (batch, seq).
+            generator: source of random numbers.
         """
         start = int(torch.randint(LENGTH, (), generator=generator))
         count = max(input_ids.shape[1] - start, 0) // LENGTH
@@ -279,9 +280,9 @@ class MaskedSpans(PretrainingModule):
 
     Masks (section 3.1): spans of whole words begin at random words until the share of tokens is
     used up; their length is geometric, p(l) ~ 0.2 * 0.8^(l-1) for l <= 10, which has the paper's
-    mean of 3.8. A span is masked (80 %), replaced by random tokens (10 %) or left (10 %) as a
+    mean of 3.8. A span is masked (80 %), replaced by random tokens (10 %) or kept (10 %) as a
     whole. Span boundary objective (section 3.2): see `BoundaryHead`. Loss = cross-entropy of the
-    masked-language head + that of the boundary head, each the mean over the chosen tokens. No
+    masked-language head + of the boundary head, each a mean over the chosen tokens. No
     sentence pairs: rows are of full sentences (section 3.3 has single segments). Departures: a span
     stops at a chosen word, where the paper draws again; touching spans are one span, as in the
     published code; a last word without a following [SEP] is never chosen.
@@ -318,15 +319,15 @@ class MaskedSpans(PretrainingModule):
 
 
 class BoundaryHead(nn.Module):
-    """Predicts a token of a span from the tokens next to the span, and its place in it.
+    """Predicts a token of a span from the tokens next to the span, and its position in the span.
 
     Token i of a span from s to e is predicted by
 
         h0 = [x_(s-1) ; x_(e+1) ; p_(i-s+1)]
         h1 = LayerNorm(GELU(W1 h0))        y = LayerNorm(GELU(W2 h1))
 
-    from the states x of the tokens next to the span and an embedding p of its place in it (200
-    wide, as in the published code), over the table of word embeddings with a bias of its own.
+    from the states x of the tokens next to the span and an embedding p of its position (200 wide,
+    as in the published code). The decoder is the table of word embeddings, with its own bias.
     """
 
     def __init__(self, hidden_size: int, places: int, vocabulary_size: int, eps: float) -> None:

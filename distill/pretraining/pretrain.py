@@ -104,14 +104,14 @@ def pretrain_by_name(config: PretrainConfig, out: Path) -> Artifact:
 def pretrain(passages: Iterable[str], config: PretrainConfig, out: Path) -> Artifact:
     """Train a vocabulary and an encoder on passages; write a torch artifact.
 
-    The artifact is a teacher's start (`finetune --teacher`), not a classifier. One passage in fifty
-    is held out (of objectives on pairs, one run of passages); the loss on them, its parts and the
+    The artifact is an encoder for `finetune --teacher`, not a classifier. One passage in fifty is
+    held out (for objectives on pairs, one run of passages); the held-out loss, its parts and the
     perplexity are measured after each epoch. Only some passages are in memory at a time: tokens are
     stored on disk.
 
     Args:
-        passages: iterated over several times, so not an iterator; an empty one ends a document.
-            config: of the stage.
+        passages: iterated over several times, so not an iterator; an empty passage ends a document.
+        config: settings of the stage.
         out: directory of the artifact.
 
     Raises:
@@ -119,7 +119,7 @@ def pretrain(passages: Iterable[str], config: PretrainConfig, out: Path) -> Arti
             the heads do not divide the width, the encoder cannot grow from `config.stack_from`, or
             `config.encoder` has too few positions.
         ModelError: `config.encoder` cannot be read, or its tokenizer cannot mask tokens.
-        ArtifactError: writing at `out` would destroy work, the encoder itself included.
+        ArtifactError: writing to `out` would overwrite other work, or the encoder itself.
         HubUnreachableError: `config.encoder` is not on this machine, and no hub responds.
         DataError: there are too few passages to train and hold out.
     """
@@ -199,7 +199,7 @@ def pretrain(passages: Iterable[str], config: PretrainConfig, out: Path) -> Arti
         )
         model = module.finished()
         if (padding := padding_embedding(model)) is not None:
-            padding.zero_()  # a text's last token may read it, and training has changed it
+            padding.zero_()  # training has changed it, and a text's last token may read it
         if is_main_process():
             written: dict[str, Any] = {"stage": "pretrain", "config": config, "parent": parent}
             write_trained(model, tokenizer, record, findings, out=out, **written)
@@ -208,7 +208,7 @@ def pretrain(passages: Iterable[str], config: PretrainConfig, out: Path) -> Arti
 
 
 def say_documents(languages: Sequence[Language], config: PretrainConfig) -> None:
-    """Log a warning where rows end with documents, and the corpus is a single one."""
+    """Log a warning where rows shall end with documents, and the corpus is one document."""
     documents = sum(each.surveyed.documents for each in languages)
     if config.packing == DOC_SENTENCES and documents < 2:
         logger.warning(
@@ -225,17 +225,17 @@ def objective_of(
     config: PretrainConfig,
     spans: PhraseSpans | None,
 ) -> Objective:
-    """Return the objective of a run, on unchanged rows or with randomly split words.
+    """Return the objective of a run, with random segmentation of words where it is set.
 
     Args:
-        kind: the training module.
-        tokenizer: of the rows.
-        config: of the run.
-        spans: chooses the phrases of a file, if any.
+        kind: training module.
+        tokenizer: tokenizer of the rows.
+        config: settings of the run.
+        spans: chooser of the phrases of a file, if any.
 
     Raises:
-        ConfigError: the tokenizer is of a kind whose words the settings do not split.
-        ModelError: it does not mark the words that are masked as wholes.
+        ConfigError: the settings of random segmentation do not fit the kind of tokenizer.
+        ModelError: whole words are masked, and the tokenizer does not mark words.
     """
     share = config.mask_probability
     objective: Objective = (
@@ -251,7 +251,7 @@ def objective_of(
 def check_occurring(
     spans: PhraseSpans, rows: TokenDataset, phrases: Sequence[str], config: PretrainConfig
 ) -> None:
-    """Raise DataError where no row has a phrase that fits: only words would be masked."""
+    """Raise DataError where no row has a phrase that fits, so that only words would be masked."""
     occurs = False
     for number in range(len(rows)):
         found = spans.found(rows[number]["input_ids"], config.mask_probability)
@@ -272,10 +272,10 @@ def check_occurring(
 
 
 def read_phrases(path: Path) -> tuple[str, ...]:
-    """Return the phrases of a file, one a line.
+    """Return the phrases of a file, one per line.
 
     Raises:
-        DataError: it cannot be read, or has none.
+        DataError: the file cannot be read, or has no phrases.
     """
     try:
         lines = path.read_text(encoding="utf-8-sig").splitlines()
@@ -292,11 +292,11 @@ def read_phrases(path: Path) -> tuple[str, ...]:
 def start_from(
     source: str, config: PretrainConfig
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """Load an encoder for further training, under a masked-language head, and its tokenizer.
+    """Load an encoder with a masked-language head for further training, and its tokenizer.
 
     Raises:
-        ConfigError: it has fewer positions than `config.max_length`. ModelError: it cannot be read
-            or trained, or its tokenizer lacks mask or framing tokens.
+        ConfigError: the encoder has fewer positions than `config.max_length`.
+        ModelError: it cannot be loaded or trained, or its tokenizer lacks mask or framing tokens.
     """
     check_trainable(source)
     torch.manual_seed(config.seed)  # for a missing head
@@ -319,8 +319,7 @@ def start_from(
 
 
 def check_trainable(source: str) -> None:
-    """Raise ModelError for an artifact without weights to train, or without a masked-language
-    form."""
+    """Raise ModelError for an artifact without trainable weights or a language-model class."""
     if (artifact := artifact_at(source)) is None:
         return
     card = artifact.card
@@ -344,8 +343,7 @@ def _parent_of(artifact: Artifact) -> str:
 
 
 def with_shape_of(model: PreTrainedModel, config: PretrainConfig) -> PretrainConfig:
-    """Return the config for the card, with the existing encoder's shape, and without a kind of
-    tokenizer."""
+    """Return the config for the card: the existing encoder's shape, and no kind of tokenizer."""
     words: Any = model.get_input_embeddings()
     return config.changed(
         {
@@ -367,26 +365,25 @@ def train_in_phases(
     work: Path,
     description: str,
 ) -> dict[str, TrainingReport]:
-    """Train on rows of one length, or on short ones first and long ones at the end.
+    """Train on rows of one length, or on short rows first and long rows at the end.
 
-    BERT trains on rows of 128 tokens for nine tenths of the steps and on 512 for the rest, to learn
-    the later positions (Devlin et al. 2018, arXiv 1810.04805, appendix A.2). The number of steps is
-    that of the config's passes over short rows. An interrupted run continues in its phase: the end
+    BERT trains on rows of 128 tokens for nine tenths of the steps, then on 512 tokens to learn the
+    later positions (Devlin et al. 2018, arXiv 1810.04805, appendix A.2). The total number of steps
+    equals the config's epochs over short rows. An interrupted run continues in its phase: the end
     of an earlier phase is saved as a checkpoint too. Departure: each phase has its own optimizer
-    and schedule, and batches with equal numbers of tokens, not rows, where `tokens_per_batch` is
-    their bound.
+    and schedule, and with `tokens_per_batch`, batches have equal numbers of tokens, not rows.
 
     Args:
-        module: trained in place.
-        objective: its loss.
+        module: training module, trained in place.
+        objective: loss of the module.
         stored_rows: (most tokens of a row) -> training and held-out rows.
-        perplexity_of: the part of the held-out loss for the perplexity.
+        perplexity_of: part of the held-out loss for the perplexity.
         config: steps, rates and lengths.
         work: directory of the checkpoints.
         description: text of the progress bar.
 
     Returns:
-        The report of each phase, by its name.
+        The report of each phase, by name.
     """
     reports: dict[str, TrainingReport] = {}
     for phase, folder, is_last in in_order(config.phases(), work):
@@ -396,7 +393,7 @@ def train_in_phases(
         left = whole - sum(report.steps for report in reports.values())
         steps = max(1, left if is_last else round(phase.share * whole))
         epoch = len(planned(rows, config.model_copy(update={"epochs": 1})))
-        epochs = max(config.epochs, math.ceil(steps / epoch) + 1)  # one may be a batch shorter
+        epochs = max(config.epochs, math.ceil(steps / epoch) + 1)  # an epoch may lack a batch
         reports[phase.name] = train(
             module,
             rows,
@@ -415,12 +412,12 @@ def train_in_phases(
 def encoder_config(
     config: PretrainConfig, tokenizer: PreTrainedTokenizerBase, positions: int | None = None
 ) -> BertConfig:
-    """Return the shape of the encoder; the feed-forward part is four times the width, as BERT's.
+    """Return the config of a new encoder; like BERT's, its feed-forward part is 4 x the width.
 
     Args:
-        config: the sizes.
-        tokenizer: the vocabulary.
-        positions: most tokens of an input; by default the longest row's, at least 128.
+        config: settings with the sizes.
+        tokenizer: tokenizer with the vocabulary.
+        positions: most tokens of an input; by default those of the longest row, at least 128.
     """
     return BertConfig(
         vocab_size=len(tokenizer),
@@ -434,7 +431,7 @@ def encoder_config(
 
 
 def expected_pretrained(config: PretrainConfig) -> ExpectedModel | None:
-    """Return the encoder that a config describes, without weights."""
+    """Return the expected encoder of a config, without weights."""
     shape = encoder_config(config, stand_in_tokenizer())
     model = without_weights(lambda: TRAINING_MODULES[config.objective].untrained(shape))
     return None if model is None else ExpectedModel.of(model.config)
@@ -463,7 +460,7 @@ def check_stackable(shallow: Artifact, config: PretrainConfig, family: str) -> N
 def check_same_shape(
     name: str, shallow_family: str, shallow: Mapping[str, Any], config: PretrainConfig, family: str
 ) -> None:
-    """Raise ConfigError where an encoder of `config` cannot grow from one of the settings
+    """Raise ConfigError where an encoder of `config` cannot grow from one with the settings
     `shallow`."""
     if shallow_family != family:
         raise ConfigError(
@@ -471,7 +468,7 @@ def check_same_shape(
             f"trains one of {family!r}. Choose an objective of its own family."
         )
     for field in MUST_AGREE:
-        # a field that an older card lacks had today's default
+        # fields missing in an older card had today's defaults
         default = type(config).model_fields[field].default
         own, theirs = getattr(config, field), shallow.get(field, default)
         if own != theirs:

@@ -45,7 +45,7 @@ GENERATOR_SHARE = 4
 
 
 class ReplacedTokens:
-    """The objective: choose tokens, and draw a random number for each sample."""
+    """Objective that chooses tokens, and draws a random number for each sample."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, share: float, seed: int) -> None:
         self.masking = Masking(tokenizer, share)
@@ -88,10 +88,10 @@ class ReplacedTokensModule(PretrainingModule):
         """Return the weighted parts of the loss.
 
         Args:
-            batch: the original tokens and their mask.
-            masked_ids: input of the generator, (batch, seq). chosen: mask of chosen tokens, (batch,
-                seq).
-            draws: from 0 to 1, the random numbers of its samples, (batch, seq).
+            batch: original tokens and their attention mask.
+            masked_ids: input of the generator, (batch, seq).
+            chosen: mask of chosen tokens, (batch, seq).
+            draws: random numbers from 0 to 1 for the generator's samples, (batch, seq).
         """
         original = batch["input_ids"]
         guesses = self._guesses({**batch, "input_ids": masked_ids}, chosen)
@@ -126,14 +126,14 @@ class DisentangledTokensModule(ReplacedTokensModule):
     """Gradient-disentangled embedding sharing (DeBERTa-v3, He et al. 2021, arXiv 2111.09543, 3.2).
 
     The generator's loss pulls embeddings of similar words together, the discriminator's pushes them
-    apart. So the discriminator reads
+    apart. The discriminator therefore reads
 
         E_D = sg(E_G) + E_delta
 
     where sg stops the gradient: E_G learns from the generator alone, and E_delta, which starts at
-    zero, from the discriminator alone. The written model has their sum. Both are of tokens,
-    positions and types, which ELECTRA shares; the paper's model lacks the latter two. Each model
-    has its own normalisation after them. E_G starts from the discriminator's embeddings.
+    zero, from the discriminator alone. The saved model has their sum. As in ELECTRA, embeddings of
+    tokens, positions and types are shared; the paper's model lacks the latter two. Each model has
+    its own layer norm after them. E_G starts from the discriminator's embeddings.
     """
 
     def __init__(self, model: PreTrainedModel) -> None:
@@ -148,7 +148,7 @@ class DisentangledTokensModule(ReplacedTokensModule):
                 model.get_parameter(f"{EMBEDDINGS}.{name}.weight").zero_()
 
     def summed(self) -> dict[str, torch.Tensor]:
-        """Return E_D: each table of the discriminator by its name, (entries, width)."""
+        """Return E_D: the discriminator's tables by name, (entries, width)."""
         own = self.generator.electra.embeddings
         names = {f"{EMBEDDINGS}.{name}.weight": f"{name}.weight" for name in self.tables}
         return {
@@ -175,12 +175,12 @@ def sampled(logits: torch.Tensor, draws: torch.Tensor) -> torch.Tensor:
         draws: uniform between 0 and 1, (tokens,).
     """
     cumulative = logits.softmax(dim=-1).cumsum(dim=-1)
-    # rounding can leave the sum a little below 1
+    # through rounding, the sum can be slightly below 1
     return (cumulative < draws[:, None]).sum(dim=-1).clamp(max=logits.shape[-1] - 1)
 
 
 def generator_of(discriminator: PreTrainedModel) -> PreTrainedModel:
-    """Build the generator of a discriminator, with the discriminator's own embeddings."""
+    """Build the generator of a discriminator, which shares the discriminator's embeddings."""
     config: Any = discriminator.config
     heads = max(1, config.num_attention_heads // GENERATOR_SHARE)
     width = heads * max(1, config.hidden_size // GENERATOR_SHARE // heads)

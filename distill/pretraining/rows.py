@@ -1,4 +1,4 @@
-"""Rows of tokens: made of passages, split into training and held-out ones, and stored on disk."""
+"""Rows of tokens: built from passages, split into training and held-out rows, stored on disk."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ FRAME = 2
 """Tokens that frame a row: [CLS] and the last [SEP]."""
 CONSECUTIVE_PASSAGES = 8
 """Consecutive passages that `pretrain` holds out together, so that held-out rows span passages like
-others."""
+training rows."""
 FILE_NAME = "rows.arrow"
 ROWS_AT_ONCE = 1000
 
@@ -55,16 +55,16 @@ def full_sentence_rows(
 
         [CLS] sentence sentence [SEP] sentence of the next document [SEP]
 
-    DOC-SENTENCES are the same, but a row ends with its document, and may be short: batches are
-    filled by tokens, so that they have more of these rows. There are no pairs, and rows differ in
-    length. Text before and after held-out passages is separated like two documents. Departure: a
-    sentence longer than a row is cut into parts.
+    DOC-SENTENCES are the same, but a row ends with its document and may be short; batches are
+    filled by tokens, and then have more rows. There are no pairs, and rows differ in length. Text
+    before and after held-out passages is separated like two documents. Departure: a sentence longer
+    than a row is cut into parts.
 
     Args:
-        passages: an empty one ends a document.
-        tokenizer: names the tokens that frame a row and stand between documents.
-        max_length: most tokens of a row, those of the frame included.
-        packing: one of PACKINGS.
+        passages: passages; an empty one ends a document.
+        tokenizer: tokenizer with the special tokens of rows and documents.
+        max_length: most tokens of a row, including special tokens.
+        packing: a name in PACKINGS.
     """
     start, end = tokenizer.cls_token_id, tokenizer.sep_token_id
     body: list[int] = []
@@ -86,8 +86,8 @@ def pack_rows(
 ) -> Iterator[TokenRow]:
     """Join passages, [SEP] after each, and cut them into blocks of exactly `max_length` tokens.
 
-    Dense blocks, for `distill-general`, need no padding, and are cut within sentences and words;
-    the last block may be shorter.
+    Dense blocks, for `distill-general`, need no padding, but may cut sentences and words. The last
+    block may be shorter.
     """
     body = max_length - 1
     waiting: list[int] = []
@@ -107,8 +107,10 @@ def _row(ids: list[int]) -> TokenRow:
 
 
 def split_sentences(passage: str) -> list[str]:
-    """Return the sentences of a passage; an empty passage has an empty one. White space between two
-    belongs to the second, so that byte-level tokens of sentences equal those of the passage.
+    """Return the sentences of a passage; an empty passage has one empty sentence.
+
+    White space between sentences belongs to the second, so that byte-level tokens are those of the
+    whole passage.
     """
     return [text for text in SENTENCE_END.split(passage) if text] or [""]
 
@@ -119,9 +121,9 @@ def tokenised_sentences(
     """Yield the number of the document and the tokens of each sentence.
 
     Args:
-        passages: an empty one ends a document.
-        tokenizer: adds no special tokens here.
-        longest: a sentence of more tokens is cut into parts of this length.
+        passages: passages; an empty one ends a document.
+        tokenizer: tokenizer, used without special tokens.
+        longest: most tokens of a sentence; longer ones are cut into parts of this length.
     """
     document, puts_space = 0, _puts_space(tokenizer)
     for chunk in batched(passages, PASSAGES_AT_ONCE):
@@ -136,9 +138,8 @@ def tokenised_sentences(
 
 
 def _puts_space(tokenizer: PreTrainedTokenizerBase) -> bool:
-    """Return whether a tokenizer puts a space before any text, even one that begins with a space,
-    as sentences in a passage do.
-    """
+    """Return whether a tokenizer adds a space before any text, even before a space, with which the
+    sentences of a passage begin."""
     normalizer = getattr(getattr(tokenizer, "backend_tokenizer", None), "normalizer", None)
     return normalizer is not None and len(normalizer.normalize_str(" a")) > len(" a")
 
@@ -147,8 +148,8 @@ def part_of(passages: Iterable[str], *, held_out: bool, run: int = 1) -> Iterato
     """Yield the held-out passages, or the others.
 
     Args:
-        passages: an empty one ends a document; these are in both parts.
-        held_out: which part.
+        passages: passages; an empty one ends a document, and is in both parts.
+        held_out: whether to yield the held-out part.
         run: consecutive passages that are held out together. If more than one, an empty passage
             replaces them in the other part.
     """
@@ -165,16 +166,16 @@ def part_of(passages: Iterable[str], *, held_out: bool, run: int = 1) -> Iterato
 
 
 class StoredTokens(TokenDataset):
-    """A TokenDataset whose rows lie in an Arrow file, mapped into memory.
+    """A TokenDataset with its rows in a memory-mapped Arrow file.
 
-    A run reads the rows of a batch and no more. They are fetched a batch at a time, which costs a
-    fifth of fetching them singly and no more than slices of a flat array.
+    Only the rows of a batch are read. Fetching a whole batch costs a fifth of fetching single rows,
+    and no more than slices of a flat array.
     """
 
     def __init__(
         self, table: datasets.Dataset, padding: Padding, lengths: Sequence[int] | None = None
     ) -> None:
-        """Open a table; its lengths must be given where it is a selection of another's rows."""
+        """Open a table; a selection of another table's rows needs its lengths."""
         if lengths is None:
             column = table.data.column("input_ids")
             lengths = pyarrow.compute.list_value_length(column).to_pylist()
@@ -187,7 +188,7 @@ class StoredTokens(TokenDataset):
         return row
 
     def __getitems__(self, indices: list[int]) -> list[dict[str, Any]]:
-        """Return several rows at once, as PyTorch's data loader asks for those of a batch."""
+        """Return several rows at once, for the data loader of PyTorch."""
         rows: list[dict[str, Any]] = self.table.__getitems__(indices)
         return rows
 
@@ -198,12 +199,15 @@ def stored(
     """Write rows to `directory` once, and open them.
 
     Args:
-        rows: gives rows of equal columns: `input_ids` and its companions, and integers. It is
+        rows: returns rows with equal columns: `input_ids` and columns like it, and integers. It is
             called unless the directory exists, which is then complete.
-        directory: in the work directory of the run.
-        padding: of a batch's rows. Raises: DataError: there are no rows.
+        directory: directory in the work directory of the run.
+        padding: padding of a batch's rows.
+
+    Raises:
+        DataError: there are no rows.
     """
-    import datasets  # a second of imports
+    import datasets  # a slow import
 
     # the work directory's name identifies all settings of the rows
     directory_once(directory, "tokens", lambda draft: _write(rows(), draft / FILE_NAME))
@@ -222,12 +226,12 @@ def stored_parts(
     """Store the rows of a corpus below `directory`: to train on, and held out.
 
     Args:
-        passages: the corpus, read again for each.
-        surveyed: the survey of it.
+        passages: the corpus, read once for each part.
+        surveyed: survey of the corpus.
         rows: passages -> their rows.
-        directory: in the work directory of the run.
-        padding: what makes the rows of a batch equally long.
-        run: so many consecutive passages are held out together; see `part_of`.
+        directory: directory in the work directory of the run.
+        padding: padding of a batch's rows.
+        run: consecutive passages that are held out together; see `part_of`.
 
     Raises:
         DataError: a part has no rows.
@@ -248,7 +252,7 @@ def _write(rows: Iterator[TokenRow], path: Path) -> None:
     first = next(rows, None)
     if first is None:
         raise DataError("the corpus is too short for training and held-out rows. Give more text.")
-    # int32 halves the file
+    # int32 instead of int64 halves the file
     features = {
         name: Value("int32") if isinstance(value, int) else List(Value("int32"))
         for name, value in first.items()

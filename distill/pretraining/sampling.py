@@ -1,11 +1,11 @@
 """Random segmentation of words in training.
 
 Subword regularisation of a unigram model (Kudo 2018, arXiv 1804.10959, 3.3) and BPE-dropout
-(Provilkov et al. 2020, arXiv 1910.13267, section 3). Rows are split anew in every batch, from the
-seed and the step. The tokenizer is not changed: held-out rows, and all uses of the model, have its
-one segmentation. Departures: the words of a row are split, not the text, and words with unknown
-letters or bytes stay as they are; a row that becomes too long loses the beginning or the end of its
-longest segment at random.
+(Provilkov et al. 2020, arXiv 1910.13267, section 3). Words are segmented again in every batch, from
+the seed and the step. The tokenizer is not changed: held-out rows and later uses of the model have
+its deterministic segmentation. Departures: words of a row are segmented, not the text; words with
+unknown letters or bytes are unchanged; a row that becomes too long loses the beginning or the end
+of its longest segment at random.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from distill.pretraining.masking import step_generator, word_marks
 from distill.pretraining.objectives import HELD_OUT_STEP
 
 BYTE = re.compile("<0x[0-9A-F]{2}>")
-"""Token of a byte, for letters without an entry."""
+"""Pattern of byte tokens, for letters without an entry."""
 LONGEST_WORD = 64
-"""Most letters of a word that is split."""
+"""Most letters of a word to segment; longer words are unchanged."""
 REMEMBERED_WORDS = 50_000
 
 
@@ -42,7 +42,7 @@ class Segmenter(ABC):
     """Random segmentation of words into tokens.
 
     Args:
-        model: of a tokenizer.json.
+        model: model of a tokenizer.json.
         special: tokens that are not part of words.
     """
 
@@ -58,11 +58,11 @@ class Segmenter(ABC):
         self.tokens = {number: token for token, number in self.numbers.items()}
 
     def split(self, ids: list[int], draw: Random) -> list[int]:
-        """Return a random segmentation of a word; its only one if it has one.
+        """Return a random segmentation of a word.
 
         Args:
             ids: tokens of the word, none of them special.
-            draw: what is drawn from.
+            draw: source of random numbers.
         """
         if not all(number in self.tokens for number in ids):
             return ids
@@ -71,7 +71,7 @@ class Segmenter(ABC):
 
     @abstractmethod
     def drawn(self, word: str, draw: Random) -> list[int]:
-        """Return the tokens of a word, drawn; empty where its letters are no tokens."""
+        """Draw the tokens of a word; empty where its letters are not in the vocabulary."""
 
 
 class UnigramSegmenter(Segmenter):
@@ -81,8 +81,8 @@ class UnigramSegmenter(Segmenter):
     word, then backward draws. P(x) is the product of the tokens' probabilities.
 
     Args:
-        model: of a tokenizer.json, with the log probability of each token.
-        alpha: 1 draws by P; nearer to 0, all segmentations are alike.
+        model: model of a tokenizer.json, with the log probability of each token.
+        alpha: 1 samples from P; towards 0, all segmentations become equally likely.
         special: tokens that are not part of words.
     """
 
@@ -114,8 +114,8 @@ class UnigramSegmenter(Segmenter):
         return tokens[::-1]
 
     def steps(self, word: str) -> list[tuple[list[float], list[tuple[int, int]]]]:
-        """Return for each place of a word the tokens that end there, as (start, number), and the
-        running sums of the weights of all segmentations that end with each."""
+        """Return for each position in a word the tokens that end there, as (start, number), and the
+        cumulative weights of all segmentations that end with each token."""
         before = [1.0]
         steps: list[tuple[list[float], list[tuple[int, int]]]] = [([], [])]
         for end in range(1, len(word) + 1):
@@ -131,14 +131,14 @@ class UnigramSegmenter(Segmenter):
 
 
 class MergeDropout(Segmenter):
-    """Merges the letters of a word as BPE does, and passes over each merge with a probability.
+    """BPE-dropout: merges the letters of a word like BPE, but skips each merge with a probability.
 
-    Algorithm 1 of the paper: at each step, every possible merge is left out with probability p, and
-    the first of the others in order is made; where none is left, the word is done.
+    Algorithm 1 of the paper: at each step, every possible merge is skipped with probability p, and
+    the first of the others in order is made. The word is done when none is left.
 
     Args:
-        model: of a tokenizer.json, with its merges.
-        p: 0 gives the tokenizer's own tokens, 1 single letters.
+        model: model of a tokenizer.json, with its merges.
+        p: 0 gives the tokenizer's segmentation, 1 single letters.
         special: tokens that are not part of words.
     """
 
@@ -171,10 +171,10 @@ class MergeDropout(Segmenter):
 
 
 def segmenter_of(tokenizer: PreTrainedTokenizerBase, config: PretrainConfig) -> Segmenter | None:
-    """Return what splits words at random by the settings; None where they do not ask for it.
+    """Return the segmenter of the settings; None where they do not set random segmentation.
 
     Raises:
-        ConfigError: the tokenizer is of another kind.
+        ConfigError: the setting is for another kind of tokenizer.
     """
     if config.subword_alpha is None and config.bpe_dropout is None:
         return None
@@ -192,13 +192,13 @@ def segmenter_of(tokenizer: PreTrainedTokenizerBase, config: PretrainConfig) -> 
 
 
 class Resegmented:
-    """An objective on batches whose words are split at random; of held-out rows they are not.
+    """An objective on batches with random segmentation of words, except for held-out rows.
 
     Args:
-        objective: on the batches.
-        tokenizer: of the rows.
-        segmenter: splits a word.
-        seed: of the draws, with the step.
+        objective: objective on the batches.
+        tokenizer: tokenizer of the rows.
+        segmenter: segmenter of words.
+        seed: seed of the segmentation, combined with the step.
         max_length: most tokens of a row.
     """
 
@@ -226,7 +226,7 @@ class Resegmented:
     def resegmented(self, batch: TensorBatch, step: int) -> TensorBatch:
         """Return a batch with other tokens of the same words, (batch, seq) of another length."""
         seed = int(torch.randint(2**62, (), generator=step_generator(self.seed, step)))
-        draw = Random(seed)  # noqa: S311  # it keeps no secret
+        draw = Random(seed)  # noqa: S311  # not for cryptography
         ids, mask = batch["input_ids"].cpu(), batch["attention_mask"].cpu().bool()
         types = batch["token_type_ids"].cpu() if "token_type_ids" in batch else None
         rows = []
@@ -244,12 +244,12 @@ class Resegmented:
         return {**batch, **{name: each.to(device) for name, each in padded.items()}}
 
     def row(self, ids: torch.Tensor, segments: list[int], draw: Random) -> list[tuple[int, int]]:
-        """Return the tokens of a row with the segment of each, its words split at random.
+        """Return the tokens of a row with randomly segmented words, and the segment of each token.
 
         Args:
             ids: (seq,), without padding.
-            segments: of each.
-            draw: what is drawn from.
+            segments: segment of each token.
+            draw: source of random numbers.
         """
         continuing = self.marks.continuing(ids).tolist()
         tokens: list[tuple[int, int]] = []

@@ -7,14 +7,14 @@ A.2), and are divided at a random sentence into A and B:
 
     [CLS] A [SEP] B [SEP], token types 0 and 1
 
-Next sentence: in half of the rows B is from elsewhere, and the displaced text is read again.
+Next sentence: in half of the rows B is from elsewhere, and the displaced text is used again.
 Sentence order (Lan et al. 2019, arXiv 1909.11942, 3.1): in half of the rows A and B are swapped.
 Sentence structure (Wang et al. 2019, arXiv 1908.04577, 2.3): in a third B follows A, in a third
 they are swapped, in a third B is from elsewhere. Pairs that are too long lose tokens from the
-longer segment, at its beginning or its end at random. Only one row, and some earlier ones to draw
-segments from, are in memory. Departures: other segments come from an earlier place of the corpus,
-from another document if possible, and are as long as the displaced text, so that the length of a
-row does not reveal them; a single sentence is divided in halves.
+longer segment, at its beginning or its end at random. Only one row is in memory, with some earlier
+ones to draw segments from. Departures: other segments come from earlier in the corpus, from another
+document if possible, and have the length of the displaced text, so that the length of a row does
+not reveal them; a single sentence is divided into halves.
 """
 
 from __future__ import annotations
@@ -71,10 +71,11 @@ Segment = Sentence
 
 
 class RelatedPairs(PretrainingModule):
-    """A model with a pooler, and a head that predicts the relation of a pair's segments. A linear
-    layer, which only training needs, reads the pooled state of [CLS]; the pooler stays in the
-    model, for a classifier to start from. Loss = cross-entropy over the masked tokens + that of the
-    relation, both means.
+    """A model with a pooler, and a head that predicts the relation of a pair's segments.
+
+    The head is a linear layer on the pooled state of [CLS], which only training needs; the pooler
+    stays in the model, for later classifiers. Loss = cross-entropy over the masked tokens + that of
+    the relation, both means.
     """
 
     language_head: ClassVar[str]
@@ -127,11 +128,11 @@ class RelatedPairs(PretrainingModule):
         """Yield pairs, the relation of each in the column `label`.
 
         Args:
-            passages: an empty one ends a document.
-            tokenizer: names the tokens that frame a pair.
-            max_length: most tokens of a row, those of the frame included.
-            seed: of lengths, divisions and other segments.
-            packing: unused: each segment is from one document.
+            passages: passages; an empty one ends a document.
+            tokenizer: tokenizer with the special tokens of a pair.
+            max_length: most tokens of a row, including special tokens.
+            seed: seed of lengths, divisions and other segments.
+            packing: unused, since each segment is from one document.
         """
         build = cls.pair_builder(seed)
         generator = np.random.default_rng((seed, 0))
@@ -159,7 +160,7 @@ class RelatedPairs(PretrainingModule):
 class NextSentence(RelatedPairs):
     """Masked tokens and next-sentence prediction (Devlin et al. 2018, arXiv 1810.04805, 3.1).
 
-    Departure: masks are drawn anew for every batch, not ten times for the whole corpus.
+    Departure: masks are drawn for every batch, not ten times for the whole corpus.
     """
 
     language_head = "cls"
@@ -178,8 +179,8 @@ class NextSentence(RelatedPairs):
 class SentenceOrder(RelatedPairs):
     """ALBERT (Lan et al. 2019, arXiv 1909.11942): n-gram masking and sentence-order prediction.
 
-    Model: the ALBERT class, one layer shared by all depths and embeddings of 128 that a linear
-    layer brings to the width (section 3.1).
+    Model: the ALBERT class, with one layer shared by all depths, and embeddings of 128 that a
+    linear layer projects to the width (section 3.1).
     Masks: n-grams of whole words, of length n <= 3 with p(n) = (1/n) / sum_k (1/k) (section 4.1),
     until the share of tokens is used up; 80/10/10 by token.
     Departures: the vocabulary is whatever `pretrain` trains, not SentencePiece's of 30,000; AdamW
@@ -198,7 +199,7 @@ class SentenceOrder(RelatedPairs):
 
     @classmethod
     def pair_builder(cls, seed: int) -> PairBuilder:
-        return _swapped_by_chance
+        return _swapped_at_random
 
     @classmethod
     def chooser(cls, tokenizer: PreTrainedTokenizerBase) -> Chooser:
@@ -210,8 +211,8 @@ class StructuredPairs(RelatedPairs):
 
     Word structural objective (section 2.2): see `WordOrder`. Sentence structural objective (section
     2.3): whether B is the next sentence, the previous one or another, a third of the rows each; the
-    first rows of a corpus have only two classes. Loss = cross-entropy over the masked tokens + that
-    over the shuffled places + that of the relation, all means.
+    first rows of a corpus have only two classes. Loss = cross-entropy over the masked tokens + over
+    the shuffled positions + of the relation, all means.
     """
 
     language_head = "cls"
@@ -237,7 +238,7 @@ class StructuredPairs(RelatedPairs):
 
 
 class ShuffledBatch(WordOrder):
-    """Objective of a module that computes its own loss, on shuffled words."""
+    """Objective on shuffled words, for a module that computes its own loss."""
 
     def __call__(self, model: nn.Module, batch: TensorBatch, step: int) -> LossParts:
         parts: LossParts = model(self.masked_batch(batch, step))
@@ -245,7 +246,7 @@ class ShuffledBatch(WordOrder):
 
 
 def _with_pooler(model: PreTrainedModel) -> PreTrainedModel:
-    """Give a model the pooler that transformers leaves out under a masked-language head."""
+    """Add the pooler, which transformers leaves out of models with a masked-language head."""
     setattr(model, model.base_model_prefix, type(model.base_model)(model.config))
     model.tie_weights()
     return model
@@ -262,16 +263,16 @@ class _Pair:
 
 @dataclass(frozen=True)
 class _Filling:
-    """Consecutive sentences of a document, two at least, that fill a row."""
+    """Consecutive sentences of a document, at least two, that fill a row."""
 
     sentences: Sequence[Segment]
     document: int
     place: int
-    """Number of sentences of the corpus before it."""
+    """Number of sentences before these in the corpus."""
     length: int
     """Tokens of both segments together."""
     halves: bool
-    """It is one divided sentence."""
+    """Whether this is a single sentence, divided."""
 
 
 PairBuilder = Callable[[_Filling, np.random.Generator], _Pair]
@@ -288,7 +289,7 @@ def _fillings(
         while True:
             short = generator.random() < SHORT_SHARE
             length = int(generator.integers(2, room + 1)) if short else room
-            taken = _taken(waiting, rest, length)
+            taken = _take(waiting, rest, length)
             segments = taken
             if len(taken) == 1:
                 middle = len(taken[0]) // 2
@@ -301,7 +302,7 @@ def _fillings(
             place += len(taken) - (len(waiting) - left)
 
 
-def _taken(waiting: deque[Segment], rest: Iterator[Segment], length: int) -> list[Segment]:
+def _take(waiting: deque[Segment], rest: Iterator[Segment], length: int) -> list[Segment]:
     """Take sentences up to a number of tokens, or all."""
     taken: list[Segment] = []
     while sum(map(len, taken)) < length:
@@ -312,9 +313,7 @@ def _taken(waiting: deque[Segment], rest: Iterator[Segment], length: int) -> lis
     return taken
 
 
-def _divided(
-    filling: _Filling, generator: np.random.Generator
-) -> tuple[Segment, Sequence[Segment]]:
+def _divide(filling: _Filling, generator: np.random.Generator) -> tuple[Segment, Sequence[Segment]]:
     """Return A, and the sentences that follow it."""
     at = int(generator.integers(1, len(filling.sentences)))
     return _joined(filling.sentences[:at]), filling.sentences[at:]
@@ -324,8 +323,8 @@ def _joined(sentences: Iterable[Segment]) -> Segment:
     return [token for sentence in sentences for token in sentence]
 
 
-def _swapped_by_chance(filling: _Filling, generator: np.random.Generator) -> _Pair:
-    first, rest = _divided(filling, generator)
+def _swapped_at_random(filling: _Filling, generator: np.random.Generator) -> _Pair:
+    first, rest = _divide(filling, generator)
     second = _joined(rest)
     swapped = int(generator.random() < 0.5)
     return _Pair(second, first, 1) if swapped else _Pair(first, second, 0)
@@ -340,7 +339,7 @@ class Elsewhere:
 
     def pair(self, filling: _Filling, generator: np.random.Generator) -> _Pair:
         """Build a true pair, or one whose second segment is from elsewhere."""
-        first, rest = _divided(filling, generator)
+        first, rest = _divide(filling, generator)
         other = None
         if generator.random() < 0.5:
             other = self._replaced(filling, first, rest, label=1)
@@ -349,7 +348,7 @@ class Elsewhere:
 
     def structured_pair(self, filling: _Filling, generator: np.random.Generator) -> _Pair:
         """Build a true pair, a swapped one, or one whose second segment is from elsewhere."""
-        first, rest = _divided(filling, generator)
+        first, rest = _divide(filling, generator)
         wanted = int(generator.integers(3))
         other = self._replaced(filling, first, rest, label=2) if wanted == 2 else None
         self.keep(filling)
@@ -370,8 +369,9 @@ class Elsewhere:
         return _Pair(first, second, label, unused=() if filling.halves else rest)
 
     def _other(self, filling: _Filling, displaced: int) -> _Filling | None:
-        """Return an earlier filling, if possible of another document and long enough. One of the
-        same document must end before this one, since displaced text is in two fillings.
+        """Return an earlier filling, if possible from another document and long enough.
+
+        A filling of the same document must end before this one, since displaced text is in two.
         """
         others = [each for each in self.remembered if each.document != filling.document] or [
             each for each in self.remembered if each.place + len(each.sentences) <= filling.place
@@ -380,14 +380,14 @@ class Elsewhere:
         return others[int(self.generator.integers(len(others)))] if others else None
 
     def _segment(self, filling: _Filling, length: int) -> Segment:
-        """Return sentences from a random one on that fill the length, if there are enough."""
+        """Return sentences that fill the length, from a random start, if there are enough."""
         sentences = filling.sentences
         tails = [_joined(sentences[begin:]) for begin in range(len(sentences))]
         enough = [tail for tail in tails if len(tail) >= length] or tails[:1]
         return enough[int(self.generator.integers(len(enough)))]
 
     def keep(self, filling: _Filling) -> None:
-        """Keep a filling, replacing a random earlier one when there are enough."""
+        """Keep a filling; when there are enough, it replaces a random one."""
         if len(self.remembered) < REMEMBERED_ROWS:
             self.remembered.append(filling)
         else:

@@ -1,8 +1,8 @@
-"""Training of a vocabulary on a corpus: WordPiece, BPE of bytes or letters, unigram models.
+"""Training vocabularies on a corpus: WordPiece, BPE of bytes or letters, unigram models.
 
-Each kind streams its passages, keeps only their distinct words, and is deterministic. The tokens of
-a unigram language model of words (Kudo 2018, arXiv 1804.10959, 3.2) are estimated by EM: all words
-are segmented at once, in flat arrays.
+All kinds stream the passages, keep only distinct words in memory, and are deterministic. Tokens of
+a unigram language model (Kudo 2018, arXiv 1804.10959, 3.2) are estimated by EM, with all words
+segmented at once in flat arrays.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from distill.pretraining.config import TOKENIZERS
 from distill.pretraining.corpus import PASSAGES_AT_ONCE
 
 MOST_LETTERS = 1000
-"""Most letters with their own entry; words with a rarer one become unknown."""
+"""Most letters with their own entry; words with rarer letters become unknown."""
 OF_WORDPIECE = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 OF_BPE = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
 OF_UNIGRAM = ("<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]")
@@ -66,8 +66,8 @@ LONGEST_RUN = 24
 RUNS = re.compile(
     rf"{SPACE}?(?:[^\W\d_]{{1,{LONGEST_RUN}}}|\d{{1,{LONGEST_RUN}}}|[^\w{SPACE}]|_)|{SPACE}"
 )
-"""Bounds of a token: letters, or digits, or one other character; with the mark of a space
-before it. SentencePiece divides by script, likewise."""
+"""Runs within which tokens lie: letters, or digits, or one other character, each with the mark of a
+space before it. SentencePiece also divides by script."""
 MOST_WORDS = 100_000
 MOST_COUNTED = 2_000_000
 """Most distinct words in memory; the rarest are dropped when there are more."""
@@ -79,13 +79,13 @@ def train_tokenizer(
     """Train a vocabulary on a corpus, deterministically.
 
     Args:
-        name: a row of TOKENIZERS.
+        name: a name in TOKENIZERS.
         passages: the corpus.
         vocabulary_size: most entries.
         max_length: most tokens of an input.
 
     Raises:
-        UnknownNameError: there is no such row.
+        UnknownNameError: there is no kind of this name.
     """
     kinds: dict[str, Callable[[Iterable[str], int, int], PreTrainedTokenizerFast]] = {
         "wordpiece": train_wordpiece,
@@ -101,14 +101,14 @@ def train_tokenizer(
 def trained_once(
     name: str, passages: Iterable[str], vocabulary_size: int, max_length: int, directory: Path
 ) -> PreTrainedTokenizerBase:
-    """Train a tokenizer, or load that of the interrupted run.
+    """Train a tokenizer, or load the tokenizer of the interrupted run.
 
     Args:
-        name: a row of TOKENIZERS.
+        name: a name in TOKENIZERS.
         passages: the corpus.
         vocabulary_size: most entries.
         max_length: most tokens of an input.
-        directory: in the work directory of the run.
+        directory: directory in the work directory of the run.
     """
 
     def train_and_save(draft: Path) -> None:
@@ -131,11 +131,10 @@ def train_wordpiece(
 ) -> PreTrainedTokenizerFast:
     """Train an uncased WordPiece vocabulary, as BERT's (Devlin et al. 2018, arXiv 1810.04805, 3).
 
-    The trainer numbers letters as it meets words in a hash table, whose order changes from run to
-    run, and breaks ties by these numbers. Letters that are given beforehand keep their places. The
-    passages are read twice. Departure: tokens are merged by how often a pair occurs, as the
-    `tokenizers` library does it; the original trainer, which weighs pairs by likelihood, was never
-    published.
+    The trainer numbers letters in the order of a hash table, which changes from run to run, and
+    breaks ties by these numbers. To be deterministic, letters are counted first and given to the
+    trainer, so that passages are read twice. Departure: pairs are merged by frequency, like in the
+    `tokenizers` library; the original trainer, which merges by likelihood, was never published.
     """
     trainer = BertWordPieceTokenizer(lowercase=True)
     first, following = _letters(trainer, passages, vocabulary_size // 4)
@@ -158,12 +157,12 @@ def train_wordpiece(
 def _letters(
     tokenizer: BertWordPieceTokenizer | Tokenizer, passages: Iterable[str], most: int
 ) -> tuple[list[str], list[str]]:
-    """Return the most frequent letters of a corpus, and those of them that continue a word.
+    """Return the most frequent letters of a corpus, and the letters among them that continue words.
 
     Args:
-        tokenizer: its normalizer and pre-tokenizer make the words.
+        tokenizer: tokenizer whose normalizer and pre-tokenizer make the words.
         passages: the corpus.
-        most: letters to return, and at most MOST_LETTERS.
+        most: number of letters, at most MOST_LETTERS.
     """
     counts: Counter[str] = Counter()
     continuing: set[str] = set()
@@ -186,8 +185,8 @@ def train_byte_level_bpe(
 ) -> RobertaTokenizerFast:
     """Train byte-level byte-pair encoding, cased, as RoBERTa's (Liu et al. 2019, 1907.11692, 4.4).
 
-    The merges are those of Sennrich et al. 2016, arXiv 1508.07909, over UTF-8 bytes (Radford et al.
-    2019): every text has tokens, and decodes to itself. RoBERTa's own tokens frame a text, without
+    Merges follow Sennrich et al. 2016, arXiv 1508.07909, over UTF-8 bytes (Radford et al. 2019):
+    every text has tokens, and decodes to itself. Texts have RoBERTa's special tokens, without
     segments: <s> A </s>, and <s> A </s></s> B </s> for pairs. The trainer sorts the bytes before it
     merges, and takes the lower pair of numbers at ties, so that the order of words does not matter.
     """
@@ -206,12 +205,12 @@ def train_char_bpe(
     """Train byte-pair encoding of letters with end-of-word marks (Sennrich et al. 2016, arXiv
     1508.07909, 3.2).
 
-    A word is its letters, the last with the mark </w>, and the commonest pair is
-    merged. Texts are uncased and without accents, and punctuation is apart, as those of GPT-1
-    (Radford et al. 2018) and of XLM's English models (Lample and Conneau 2019, 1901.07291). BERT's
-    tokens frame a text: [CLS] A [SEP] B [SEP], with segments.
-    As in `train_wordpiece`, letters are named beforehand, with the mark and without: the trainer
-    numbers others in an order that changes from run to run.
+    A word starts as its letters, the last with the mark </w>, and the most frequent pair is merged.
+    Texts are lower-cased, without accents, and split at punctuation, like those of GPT-1 (Radford
+    et al. 2018) and XLM's English models (Lample and Conneau 2019, 1901.07291). Texts have BERT's
+    special tokens: [CLS] A [SEP] B [SEP], with segments.
+    As in `train_wordpiece`, letters are counted first, with and without the mark, since the trainer
+    numbers unknown letters in an order that changes from run to run.
     """
     tokenizer = Tokenizer(models.BPE(unk_token=SPECIAL["unk_token"]))
     tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
@@ -254,12 +253,12 @@ def _bert_frame(tokens: Sequence[str]) -> processors.TemplateProcessing:
 def _with_bert_frame(
     tokenizer: Tokenizer, tokens: Sequence[str], special: Mapping[str, str], max_length: int
 ) -> PreTrainedTokenizerFast:
-    """Return a tokenizer of transformers that frames texts like BERT's: [CLS] A [SEP] B [SEP].
+    """Return a transformers tokenizer with BERT's special tokens: [CLS] A [SEP] B [SEP].
 
     Args:
-        tokenizer: its vocabulary begins with `tokens`.
+        tokenizer: tokenizer whose vocabulary begins with `tokens`.
         tokens: special tokens.
-        special: their names in transformers.
+        special: special tokens by their names in transformers.
         max_length: most tokens of an input.
     """
     tokenizer.add_special_tokens(list(tokens))
@@ -278,11 +277,11 @@ def train_unigram(
 ) -> PreTrainedTokenizerFast:
     """Train an uncased unigram language model, as ALBERT's (Kudo 2018, arXiv 1804.10959, 3.2).
 
-    A text is split into its likeliest sequence of tokens; white space is the mark ▁ at the start of
-    a word, so that the tokens joined are the text again. BERT's tokens frame a text: [CLS] A [SEP]
-    B [SEP], with segments. `estimate_tokens` has the probabilities. Departures from SentencePiece,
-    which the paper describes: training uses the counts of the 100,000 most frequent words, so that
-    memory and time hardly grow with the corpus, and accents are stripped with case.
+    A text is split into its likeliest sequence of tokens. White space becomes the mark ▁ at the
+    start of a word, so that joined tokens give the text again. Texts have BERT's special tokens:
+    [CLS] A [SEP] B [SEP], with segments. `estimate_tokens` estimates the probabilities. Departures
+    from the paper's SentencePiece: training uses the counts of the 100,000 most frequent words, so
+    that memory and time hardly grow with the corpus, and accents are stripped, like case.
     """
     tokenizer = Tokenizer(models.Unigram())
     tokenizer.normalizer = normalizers.Sequence(
@@ -313,12 +312,12 @@ def train_sentencepiece(
 ) -> PreTrainedTokenizerFast:
     """Train a unigram model of unchanged text (Kudo and Richardson 2018, arXiv 1808.06226, 3.2).
 
-    Lossless: case, accents and white space stay, and a text decodes to itself. A space is the mark
-    ▁, of which one stands before the text; a letter without an entry is its UTF-8 bytes (<0xE6>).
-    BERT's tokens frame a text, as `train_unigram` does it, and the same is estimated.
-    Departures from SentencePiece: the text is not brought to the form NFKC; of several spaces none
-    is removed; the bytes' own tokens are unlikelier than the six letters that spell them, so that a
-    text which holds "<0xE6>" decodes to itself too. As there, a ▁ in the text becomes a space.
+    Lossless: case, accents and white space are kept, and a text decodes to itself. A space becomes
+    the mark ▁, with one more before the text; a letter without an entry becomes its UTF-8 bytes
+    (<0xE6>). Special tokens and estimation are those of `train_unigram`.
+    Departures from SentencePiece: no NFKC normalisation; repeated spaces are kept; byte tokens are
+    less likely than the six letters that spell them, so that a text with "<0xE6>" also decodes to
+    itself. As there, a ▁ in the text becomes a space.
     """
     room = vocabulary_size - len(OF_UNIGRAM) - len(BYTES)
     counts = _run_counts(passages, lambda batch: [w for text in batch for w in text.split(" ")])
@@ -359,8 +358,8 @@ def _known_words(counts: Counter[str], most: int) -> dict[str, int]:
     """Return the most frequent words, cut at rare letters, which will be unknown.
 
     Args:
-        counts: of words.
-        most: known letters, at most MOST_LETTERS.
+        counts: counts of words.
+        most: number of known letters, at most MOST_LETTERS.
     """
     letters: Counter[str] = Counter()
     for word, count in counts.items():
@@ -384,11 +383,11 @@ SEEDS_AN_ENTRY = 10
 REMAINING_SHARE = 0.75
 EM_STEPS = 2
 FEWEST_EXPECTED = 0.5
-"""Smallest probability of a token, so that every word keeps a segmentation."""
+"""Smallest expected count of a token, so that every word keeps a segmentation."""
 DECIMALS = 6
-"""Digits of the log probabilities, equal on all machines."""
+"""Digits of the log probabilities that are equal on all machines."""
 TINY = 1e-300
-"""Probability of a token without other segmentations."""
+"""Probability of the other segmentations of a token that has none."""
 
 Floats = NDArray[np.float64]
 Numbers = NDArray[np.int64]
@@ -402,13 +401,13 @@ def estimate_tokens(words: Mapping[str, int], size: int) -> list[tuple[str, floa
     Then, until few enough are left: estimate p by EM over all segmentations of the words (with
     SentencePiece's sparse prior, the exponential of digamma for the counts), and drop the quarter
     of the tokens with the least loss. Departure: the loss of a token is its expected count times
-    log p(token) - log P(token without itself), from all its other segmentations; the paper divides
-    the corpus anew, SentencePiece takes the second-best segmentation alone. The trainer of the
-    `tokenizers` library estimates the same, but visits the words in an order that changes from run
-    to run, and with it the last digits of the sums, and the order of tokens.
+    log p(token) - log P(token without itself), over all its other segmentations; the paper segments
+    the corpus again, SentencePiece takes only the second-best segmentation. The trainer of the
+    `tokenizers` library estimates the same, but its order of words changes from run to run, which
+    changes the last digits of the sums and the order of tokens.
 
     Args:
-        words: how often each occurs.
+        words: counts of words.
         size: most tokens, more than the letters of the words, which are all tokens.
     """
     occurrences = _substrings(words)
@@ -439,18 +438,18 @@ def estimate_tokens(words: Mapping[str, int], size: int) -> list[tuple[str, floa
 class Lattice:
     """All segmentations of some words into tokens, in flat arrays.
 
-    A word of n letters has nodes 0 to n, between its letters; an edge is a token between two. All
-    arrays of edges are sorted by the place of their end within the word, so that each place is
-    one step for all words together.
+    A word of n letters has nodes 0 to n, between its letters; an edge is a token between two nodes.
+    Edges are sorted by the position of their end in the word, so that one step handles a position
+    in all words.
     """
 
     def __init__(self, words: Sequence[str], tokens: Mapping[str, int], whole: bool = True) -> None:
-        """Lay out the edges.
+        """Build the edges.
 
         Args:
-            words: what to segment; every single letter of them is a token.
-            tokens: their numbers.
-            whole: a word that is a token may be its own segmentation.
+            words: words to segment; each of their letters is a token.
+            tokens: token -> number.
+            whole: whether a word that is a token may be its own segmentation.
         """
         self.sizes = np.array([len(word) + 1 for word in words])
         self.last = np.cumsum(self.sizes) - 1
@@ -527,7 +526,7 @@ def _substrings(words: Mapping[str, int]) -> Counter[str]:
 def _seeds(occurrences: Mapping[str, int], most: int) -> list[str]:
     """Return the longer substrings of the highest count times length.
 
-    Those that occur only within one longer substring are left out, and those that occur once.
+    Substrings that occur once, or only within one longer substring, are left out.
     """
     within: set[str] = set()
     for token, count in occurrences.items():

@@ -1,7 +1,7 @@
-"""Vocabulary pruning: the tokens of some texts remain, with all single characters.
+"""Vocabulary pruning: only the tokens of some texts and all single characters remain.
 
-A text whose tokens all remain is tokenised and classified as before. Others are split into smaller
-tokens, down to characters.
+A text whose tokens all remain is tokenised and classified as before. Other texts are split into
+smaller tokens, down to characters.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from bertender.text.batch import batched
 NOT_OF_A_TOKENIZER = frozenset(
     {"added_tokens_decoder", "name_or_path", "tokenizer_file", "vocab_file"}
 )
-"""Settings of a tokenizer that number its tokens or name its source."""
+"""Settings of a tokenizer that have token ids, or the tokenizer's source."""
 TEXTS_AT_ONCE = 1000
 OF_SPECIAL_TOKENS = ("pad_token_id", "bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id")
 
 
 @dataclass(frozen=True)
 class RemainingTokens:
-    """A tokenizer with fewer tokens."""
+    """A pruned tokenizer, and the ids of its tokens before pruning."""
 
     tokenizer: PreTrainedTokenizerFast
     rows: tuple[int, ...]
-    """Former numbers of the tokens, in order."""
+    """Former ids of the remaining tokens, in order."""
 
 
 def read(tokenizer: PreTrainedTokenizerBase, texts: Iterable[str]) -> VocabularyReading:
@@ -59,9 +59,9 @@ def whole_words(
     """Return the share of the words of texts whose tokens all remain.
 
     Args:
-        tokenizer: the whole one.
-        tokens: the remaining ones.
-        texts: words of the tokenizer's own pre-tokenization are counted; without any, it is 0.
+        tokenizer: unpruned tokenizer.
+        tokens: remaining tokens.
+        texts: texts, split into words by the tokenizer's pre-tokenizer; without any, it is 0.
     """
     kept, total, broken = set(tokens.rows), 0, 0
     for batch in batched(filter(None, texts), TEXTS_AT_ONCE):
@@ -81,16 +81,17 @@ def needed_tokens(
     """Return a tokenizer with the tokens that occur in texts, characters and special tokens.
 
     Args:
-        tokenizer: a fast one, of tokens, a unigram model or merged bytes.
-        texts: their tokens remain. floor: fewest occurrences of a remaining token. size: most
-            entries of the vocabulary; the most frequent remain.
+        tokenizer: a fast tokenizer: WordPiece, unigram or BPE.
+        texts: texts whose tokens remain.
+        floor: fewest occurrences of a remaining token.
+        size: most entries of the vocabulary; the most frequent remain.
 
     Raises:
         ModelError: the tokenizer is of another kind.
-        DataError: there is no text.
-        ConfigError: the tokens that always stay are more than `size`.
+        DataError: there are no texts.
+        ConfigError: the tokens that always remain are more than `size`.
     """
-    described = _Described.of(tokenizer)
+    described = _TokenizerFile.of(tokenizer)
     described.check_gaps()
     counts = _counted(tokenizer, texts)
     if not counts:
@@ -118,16 +119,16 @@ def least_entries(tokenizer: PreTrainedTokenizerBase) -> int:
     """Return the number of entries that always remain: single characters and special tokens.
 
     Raises:
-        ModelError: its tokens cannot be pruned.
+        ModelError: the tokenizer cannot be pruned.
     """
-    return len(_Described.of(tokenizer).closed(set(tokenizer.all_special_ids)))
+    return len(_TokenizerFile.of(tokenizer).closed(set(tokenizer.all_special_ids)))
 
 
 def cut_vocabulary(model: PreTrainedModel, tokens: RemainingTokens) -> None:
-    """Cut the token tables of a model to some tokens, in place.
+    """Cut a model's embedding tables to the remaining tokens, in place.
 
     Raises:
-        ModelError: the architecture counts positions from the padding's number, which would change.
+        ModelError: the architecture counts positions from the padding id, which would change.
     """
     old = model.get_input_embeddings()
     assert isinstance(old, nn.Embedding)
@@ -157,7 +158,7 @@ def cut_and_read(
     """Cut a model's vocabulary in place; return how held-out texts are tokenised before and after.
 
     Raises:
-        ModelError: what `cut_vocabulary` raises.
+        ModelError: see `cut_vocabulary`.
     """
     cut_vocabulary(model, tokens)
     texts = list(held_out)
@@ -167,8 +168,7 @@ def cut_and_read(
 
 
 def check_padding_stays(model: PreTrainedModel, tokens: RemainingTokens) -> None:
-    """Raise ModelError where positions are counted from the padding's number, which would
-    change."""
+    """Raise ModelError where the model counts positions from the padding id, which would change."""
     family, padding = FAMILIES.get(family_name(model.config)), model.config.pad_token_id
     if family is None or padding is None or family.first_position(model.config) == 0:
         return
@@ -190,11 +190,11 @@ def _counted(tokenizer: PreTrainedTokenizerBase, texts: Iterable[str]) -> Counte
     return counts
 
 
-class _Described:
-    """A tokenizer.json, and the relations of its tokens; this class is for WordPiece."""
+class _TokenizerFile:
+    """A tokenizer.json of WordPiece, with the relations of its tokens."""
 
     mark = "##"
-    """Prefix of tokens that is not one of their characters."""
+    """Prefix of tokens that is not part of their text."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerFast, description: dict[str, Any]) -> None:
         self.tokenizer = tokenizer
@@ -202,11 +202,11 @@ class _Described:
         self.model: dict[str, Any] = description["model"]
 
     @staticmethod
-    def of(tokenizer: PreTrainedTokenizerBase) -> _Described:
-        """Read the description of a tokenizer.
+    def of(tokenizer: PreTrainedTokenizerBase) -> _TokenizerFile:
+        """Read the tokenizer.json of a tokenizer.
 
         Raises:
-            ModelError: it has no tokenizer.json, or a kind that is not in KINDS.
+            ModelError: there is no tokenizer.json, or its kind is not in KINDS.
         """
         if not isinstance(tokenizer, PreTrainedTokenizerFast):
             raise ModelError(
@@ -232,7 +232,7 @@ class _Described:
         return {}
 
     def kept(self, rows: list[int]) -> dict[str, Any]:
-        """Return the model with only these tokens, renumbered in order."""
+        """Return the model of tokenizer.json with only these tokens, renumbered in order."""
         tokens = self.tokens()
         return {**self.model, "vocab": {tokens[row]: number for number, row in enumerate(rows)}}
 
@@ -254,7 +254,7 @@ class _Described:
             number
             for number, token in enumerate(tokens)
             if len(token.removeprefix(self.mark).removesuffix(end)) <= 1
-            or token.startswith("<0x")  # a byte's own
+            or token.startswith("<0x")  # a byte token
         }
         parts = self.parts()
         waiting = [tokens[number] for number in used if number < len(tokens)]
@@ -267,7 +267,7 @@ class _Described:
         return sorted(remaining)
 
     def rebuilt(self, rows: list[int]) -> PreTrainedTokenizerFast:
-        """Return the tokenizer with some of its tokens, renumbered in the same order."""
+        """Return the tokenizer with only some tokens, renumbered in the same order."""
         numbers = {row: number for number, row in enumerate(rows)}
         count = len(self.tokens())
         self.description["model"] = self.kept([row for row in rows if row < count])
@@ -279,13 +279,13 @@ class _Described:
             for name, value in self.tokenizer.init_kwargs.items()
             if name not in NOT_OF_A_TOKENIZER and not name.endswith("_file")
         }
-        # may have been set later
+        # settings may have changed after loading
         settings["model_max_length"] = self.tokenizer.model_max_length
         backend = Tokenizer.from_str(json.dumps(self.description))
         return type(self.tokenizer)(tokenizer_object=backend, **settings)
 
 
-class _Unigram(_Described):
+class _Unigram(_TokenizerFile):
     mark = "▁"
 
     def tokens(self) -> list[str]:
@@ -300,7 +300,7 @@ class _Unigram(_Described):
         }
 
 
-class _BytePairs(_Described):
+class _BytePairs(_TokenizerFile):
     mark = "Ġ"
 
     def merges(self) -> list[list[str]]:
@@ -324,8 +324,8 @@ class _BytePairs(_Described):
         return {**smaller, "merges": merges}
 
 
-KINDS: Mapping[str, type[_Described]] = {
-    "WordPiece": _Described,
+KINDS: Mapping[str, type[_TokenizerFile]] = {
+    "WordPiece": _TokenizerFile,
     "Unigram": _Unigram,
     "BPE": _BytePairs,
 }
