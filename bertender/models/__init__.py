@@ -1,1 +1,1 @@
-"""Architectures, and what opens a model to ask it."""
+"""Architectures, and opening models for inference."""

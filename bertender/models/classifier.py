@@ -1,10 +1,11 @@
-"""Classifiers: an artifact of any kind, opened to be asked for logits.
+"""Classifiers: artifacts of any kind, opened for inference.
 
-The seam that parity, metrics and latency stand on is `Predictor.logits(batch)`: a predictor is
-PyTorch, a row of RUNTIMES, a bag of words, or (in `serve.client`) a Triton endpoint, and what
-measures them does not know which. A `Classifier` is a predictor with its encoding step.
+Parity, metrics and latency only use `Predictor.logits(batch)`. A predictor is a PyTorch model, a
+runtime of RUNTIMES, a bag of words, or (in `serve.client`) a Triton endpoint. A `Classifier` is a
+predictor with its encoding step.
 
-Libraries of models are imported by what opens one, so that settings and clients do without.
+Model libraries are imported only when a model is opened, since settings and clients do not need
+them.
 """
 
 from __future__ import annotations
@@ -50,18 +51,18 @@ class Classifier:
     problem: Problem[Any] = SINGLE_LABEL
 
     def logits(self, examples: Sequence[Example]) -> FloatArray:
-        """Return the logits of some examples, as one batch: (batch, labels), or of each token."""
+        """Return the logits of examples in one batch: (batch, labels), or those of each token."""
         return self.predictor.logits(self.encode(examples))
 
     def outputs(self, examples: Sequence[Example]) -> list[Outputs]:
-        """Return the outputs of each of some examples, as one batch."""
+        """Return the outputs of each example, computed in one batch."""
         return self.outputs_of(self.encode(examples))
 
     def outputs_of(self, batch: Batch) -> list[Outputs]:
         """Return the outputs of each example of a batch.
 
         Raises:
-            ModelError: the logits are of another shape than the batch's.
+            ModelError: the shape of the logits does not fit the batch.
         """
         logits = np.asarray(self.predictor.logits(batch))
         wanted = self.problem.logits_shape(batch, len(self.labels))
@@ -87,16 +88,16 @@ def open_classifier(
     """Open an artifact of any kind as a classifier.
 
     Args:
-        artifact: what to open.
-        threads: of the runtime; 0 takes OMP_NUM_THREADS, and its default where it is not set.
-            PyTorch's are the process's.
-        max_length: longest input in tokens; None takes the artifact's, at which it was trained.
-        runtime: the row of RUNTIMES that runs an onnx artifact; others have a library of their own.
+        artifact: artifact to open.
+        threads: threads of the runtime; 0 takes OMP_NUM_THREADS, or else the runtime's default.
+            PyTorch has one setting for the process.
+        max_length: longest input in tokens; None takes the artifact's, set in training.
+        runtime: name in RUNTIMES that runs an onnx artifact; other kinds have their own library.
         spinning: let idle threads of the runtime wait in a loop: faster alone, slower where two
             models take turns.
 
     Raises:
-        UnknownNameError: the runtime is not a row of RUNTIMES.
+        UnknownNameError: the runtime is not in RUNTIMES.
         RuntimeMissingError: the runtime is not installed, or has no GPU.
         ConfigError: the artifact is quantized, and the runtime would turn it back into floats; or
             `max_length` is more than the model has positions for.
@@ -122,7 +123,7 @@ def open_classifier(
             f"{artifact.path} is a bundle for other programs, which bertender writes and does not "
             "read. Give the artifact that it was made from."
         )
-    # as counted in training: of two classes it keeps two rows of numbers where one was fitted
+    # counted as in training: two classes are stored as two rows, although one was fitted
     parameters = _recorded_parameters(artifact)
     problem = problem_of(artifact)
     predictor = BagOfWordsPredictor(artifact.path, problem)
@@ -140,7 +141,7 @@ def onnx_classifier(
     runtime: str = DEFAULT_RUNTIME,
     spinning: bool = True,
 ) -> Classifier:
-    """Open a directory with an ONNX graph and a tokenizer, an artifact or a draft of one."""
+    """Open the directory of an ONNX graph and a tokenizer: an artifact, or its draft."""
     problem = problem_of_task(task)
     if max_length is not None:
         from bertender.models.families import check_positions
@@ -181,9 +182,9 @@ def load_torch_classifier(artifact: Artifact, **settings: Any) -> PreTrainedMode
     """Load the model of a torch artifact that labels texts or words, on the CPU.
 
     Raises:
-        ModelError: transformers cannot open it from safetensors alone and without code from
-            elsewhere, it has no weights for its classification head, or a weight is not finite; or
-            its tokenizer has more tokens than its embeddings rows.
+        ModelError: transformers cannot open it from safetensors without external code, the
+            classification head has no weights, a weight is not finite, or the tokenizer has more
+            tokens than the embeddings have rows.
     """
     from safetensors import SafetensorError
 
@@ -210,7 +211,7 @@ def load_torch_classifier(artifact: Artifact, **settings: Any) -> PreTrainedMode
 
 
 def _recorded_parameters(artifact: Artifact) -> int:
-    """Return the number of parameters from the card, as no file of such an artifact has it."""
+    """Return the number of parameters from the card, the only place that has it."""
     if (parameters := artifact.card.findings.parameters) is None:
         raise ModelError(
             f"the card of {artifact.path} has no number of parameters. Build it again (stage "
@@ -220,15 +221,15 @@ def _recorded_parameters(artifact: Artifact) -> int:
 
 
 def problem_of(artifact: Artifact) -> Problem[Any]:
-    """Return the kind of problem of an artifact's model; see `problem_of_task`."""
+    """Return an artifact's kind of problem; see `problem_of_task`."""
     return problem_of_task(artifact.card.task)
 
 
 def input_names(model: torch.nn.Module) -> list[str]:
     """Return the token columns that a model takes.
 
-    DistilBERT has no segments. Some that have (klue/roberta-base) know one alone, whatever their
-    tokenizer calls the second text of a pair: they read it without.
+    DistilBERT has no segments. Some models (klue/roberta-base) have only one segment, whatever
+    their tokenizer gives the second text of a pair, and are run without segments.
     """
     own = getattr(model, "module", model)
     accepted = inspect.signature(own.forward).parameters
@@ -247,7 +248,7 @@ def model_inputs(
 class TorchPredictor:
     """A transformers model with a classification head, in eval mode, in its own precision.
 
-    Arrays that it does not take are left out.
+    Arrays that the model does not take are left out.
     """
 
     def __init__(self, model: PreTrainedModel) -> None:
@@ -255,7 +256,7 @@ class TorchPredictor:
         self.inputs = input_names(model)
 
     def logits(self, batch: Batch) -> FloatArray:
-        import torch  # loaded already, by the model
+        import torch  # already loaded by the model
 
         tensors = {
             name: torch.from_numpy(batch.arrays[name]).to(self.model.device)
@@ -268,7 +269,7 @@ class TorchPredictor:
 
 
 class BagOfWordsPredictor:
-    """TF-IDF and logistic regression, read back from numbers and words (never from a pickle)."""
+    """TF-IDF and logistic regression, loaded from safetensors and JSON (never from a pickle)."""
 
     def __init__(self, directory: Path, problem: Problem[Any] = SINGLE_LABEL) -> None:
         from safetensors.numpy import load_file

@@ -1,10 +1,10 @@
-"""Embedders: encoders whose output is one vector for each text, pooled and normalised inside.
+"""Embedders: encoders with one vector per text as output, pooled and normalised in the model.
 
-Reimers and Gurevych 2019 (SBERT, arXiv 1908.10084), section 3: the mean of the states of a text's
-tokens, or the state of the first. The arithmetic is that of sentence-transformers, so that both
-give the same numbers. The vectors are called logits, as the outputs of all models here.
+Reimers and Gurevych 2019 (SBERT, arXiv 1908.10084), section 3: the mean of the token states, or the
+state of the first token. The arithmetic is that of sentence-transformers, so that both give the
+same numbers. The vectors are called logits, like the outputs of all models here.
 
-On disk an embedder is its encoder alone, as `AutoModel` reads it, with the files of
+An embedder is saved as its bare encoder, which `AutoModel` loads, with the files of
 `sentence_files`.
 """
 
@@ -38,38 +38,38 @@ from bertender.models.sentence_files import (
 )
 
 SETTING = "sentence_embedding"
-"""The setting of config.json with the pooling."""
+"""Setting of config.json that has the pooling."""
 LEAST = 1e-9
-"""Instead of a number of tokens of 0."""
+"""Least number of tokens in a division."""
 LEAST_LENGTH = 1e-12
-"""Instead of the length of a vector of 0."""
+"""Least length of a vector in a division."""
 WITHOUT_DECODER = frozenset({"mt5", "t5", "umt5"})
-"""Architectures of an encoder and a decoder whose vectors are those of the encoder alone."""
+"""Encoder-decoder architectures, of which only the encoder makes vectors."""
 EMBEDDERS: dict[type[PretrainedConfig], type[PreTrainedModel]] = {}
-"""By their configs: those that were asked for, and those of OWN_MODELS."""
+"""Embedder classes by config class: those built so far, and those of OWN_MODELS."""
 
 
 class Embedder(PreTrainedModel):
-    """An encoder of transformers under a head without weights."""
+    """A transformers encoder with a pooling head without weights."""
 
     encoder_class: ClassVar[type[PreTrainedModel]]
     config: PretrainedConfig
 
     def __init__(self, config: Any) -> None:
         super().__init__(config)
-        self.vector = self.vector  # so that the config of every such model says so
+        self.vector = self.vector  # writes the default into the config
         setattr(self, self.base_model_prefix, self.encoder_class(config, **self._without_pooler()))
         self.post_init()  # type: ignore[no-untyped-call]
 
     @classmethod
     def _without_pooler(cls) -> dict[str, bool]:
-        """Return how the encoder is built without a layer that vectors do not read."""
+        """Return the settings that build the encoder without its unused pooler."""
         accepted = inspect.signature(cls.encoder_class.__init__).parameters
         return {"add_pooling_layer": False} if "add_pooling_layer" in accepted else {}
 
     @property
     def vector(self) -> VectorSettings:
-        """How it makes vectors; by default the mean, of length 1."""
+        """Pooling and normalisation; by default the mean, of length 1."""
         return VectorSettings(**getattr(self.config, SETTING, {}))
 
     @vector.setter
@@ -82,7 +82,7 @@ class Embedder(PreTrainedModel):
         if self.vector.pooling == "cls":
             vectors = states[:, 0]
         elif self.vector.pooling == "lasttoken":
-            # whichever side the padding is on; products, as a graph has them in every version
+            # for padding on either side; products export to the same graph in all versions
             places = torch.arange(mask.shape[1], device=mask.device)
             last = (places == (places * mask).amax(1, keepdim=True)).unsqueeze(
                 -1
@@ -92,26 +92,26 @@ class Embedder(PreTrainedModel):
             counted = mask.unsqueeze(-1).to(states.dtype)
             vectors = (states * counted).sum(1) / counted.sum(1).clamp(min=LEAST)
         if self.vector.normalize:
-            # as `functional.normalize`, without its `expand_as`: graphs lose the width in it
+            # `functional.normalize` without its `expand_as`, in which graphs lose the width
             lengths: torch.Tensor = torch.linalg.vector_norm(vectors, dim=-1, keepdim=True)
             vectors = vectors / lengths.clamp(min=LEAST_LENGTH)
         return vectors
 
     def save_pretrained(self, save_directory: Any, *arguments: Any, **settings: Any) -> None:
-        """Write the encoder, and the files by which sentence-transformers opens it."""
+        """Write the encoder, with the files of sentence-transformers."""
         encoder: Any = self.base_model
         encoder.save_pretrained(save_directory, *arguments, **settings)
-        if not hasattr(self.config, "opens_with"):  # else transformers does not know it
+        if not hasattr(self.config, "opens_with"):  # transformers knows the architecture
             width = self.config.hidden_size
             model = self._without_pooler()
             write_settings(Path(save_directory), self.vector, width, **model)
 
 
 def embedder_of(config: type[PretrainedConfig]) -> type[PreTrainedModel]:
-    """Return the embedder of an architecture, by its config.
+    """Return the embedder class for a config class.
 
     Raises:
-        KeyError: transformers has no encoder of it.
+        KeyError: transformers has no encoder of this architecture.
     """
     if config not in EMBEDDERS:
         alone = config.model_type in WITHOUT_DECODER
@@ -136,7 +136,7 @@ def _derived(config: type[PretrainedConfig], encoder: Any) -> type[PreTrainedMod
             attentions=getattr(found, "attentions", None),
         )
 
-    # callers read from it which columns of tokens the model takes
+    # callers read the token columns of the model from the signature
     forward.__signature__ = signature  # type: ignore[attr-defined]
     own = {
         "config_class": config,
@@ -149,16 +149,16 @@ def _derived(config: type[PretrainedConfig], encoder: Any) -> type[PreTrainedMod
 
 
 class AutoModelForSentenceEmbedding:
-    """Opens embedders as the Auto classes of transformers open other models."""
+    """Opens embedders, with the interface of transformers' Auto classes."""
 
     @classmethod
     def from_pretrained(cls, source: str, **settings: Any) -> Any:
-        """Open the embedder of a folder or a hub name: an encoder's, or a whole model's.
+        """Open the embedder of a folder or a hub name, which has an encoder or a whole model.
 
-        How it makes vectors is read from its config, or else from sentence-transformers' files.
+        Pooling is read from the config, or else from the files of sentence-transformers.
         """
         given = settings.pop(SETTING, None)
-        settings.pop("trust_remote_code", None)  # which `open_pretrained` gives
+        settings.pop("trust_remote_code", None)  # set by `open_pretrained`
         places = ("local_files_only", "revision", "cache_dir")
         found = {name: settings[name] for name in places if name in settings}
         config, unused = open_pretrained(AutoConfig, source, return_unused_kwargs=True, **settings)

@@ -1,4 +1,4 @@
-"""FAMILIES: where the parts of an encoder sit in each architecture of transformers."""
+"""FAMILIES: paths to the parts of an encoder in each architecture of transformers."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ from bertender.models.family import (
 from bertender.models.modernbert import MODERNBERT
 
 DISTANCES = frozenset({"relative_key", "relative_key_query"})
-"""Settings of `position_embedding_type` by which attention alone knows positions."""
+"""Values of `position_embedding_type` with which only attention uses positions."""
 
 
 def _shared(base: nn.Module, path: str) -> list[nn.Module]:
-    """ALBERT's layers: groups that run one after another, each as often as its share of depth."""
+    """Return ALBERT's layers in the order they run; shared layers are repeated."""
     assert isinstance(base, PreTrainedModel)
     groups = base.get_submodule(path)
     assert isinstance(groups, nn.ModuleList)
@@ -47,7 +47,8 @@ def _shared(base: nn.Module, path: str) -> list[nn.Module]:
 
 
 def _groups_of_fewer(config: PretrainedConfig, layers: Sequence[int]) -> Mapping[str, Any] | None:
-    """Return the number of groups of an ALBERT of these layers; None where they are of others."""
+    """Return the settings of an ALBERT with only these layers; None where no number of groups
+    fits."""
     count, groups = len(layers), config.num_hidden_groups
     if config.inner_group_num > 1:
         return None
@@ -57,7 +58,7 @@ def _groups_of_fewer(config: PretrainedConfig, layers: Sequence[int]) -> Mapping
 
 
 def _of_the_same_groups(config: PretrainedConfig, layers: Sequence[int]) -> tuple[int, ...]:
-    """Return the nearest layers of the groups that as many layers of an ALBERT would have."""
+    """Return the nearest layers that fit the groups of an ALBERT with as many layers."""
     depth, groups, count = config.num_hidden_layers, config.num_hidden_groups, len(layers)
     if count < groups:
         return tuple(layers)
@@ -69,18 +70,18 @@ def _of_the_same_groups(config: PretrainedConfig, layers: Sequence[int]) -> tupl
     )
 
 
-def _with_distances(
+def _bert_scores(
     attention: Any, call: Arguments, query: torch.Tensor, key: torch.Tensor
 ) -> torch.Tensor:
-    """BERT may add products with embeddings of distances, scaled as the others."""
+    """BERT's scores: scaled products, plus scaled products with embeddings of distances, if any."""
     scores = scaled_scores(attention, call, query, key)
     return scores + _of_distances(attention, query, key) / math.sqrt(query.shape[-1])
 
 
-def _with_unscaled_distances(
+def _albert_scores(
     attention: Any, call: Arguments, query: torch.Tensor, key: torch.Tensor
 ) -> torch.Tensor:
-    """ALBERT, as transformers has it, adds the same and does not scale them."""
+    """ALBERT's scores: as BERT's, but transformers does not scale the products with distances."""
     return scaled_scores(attention, call, query, key) + _of_distances(attention, query, key)
 
 
@@ -102,18 +103,18 @@ def _of_distances(attention: Any, query: torch.Tensor, key: torch.Tensor) -> tor
     return products
 
 
-def _with_position_bias(
+def _mpnet_scores(
     attention: nn.Module, call: Arguments, query: torch.Tensor, key: torch.Tensor
 ) -> torch.Tensor:
-    """MPNet adds a bias by distance, the same in every layer."""
+    """MPNet's scores: scaled products plus a bias by distance, the same in every layer."""
     bias: torch.Tensor = call["position_bias"]
     return scaled_scores(attention, call, query, key) + bias
 
 
-def _turned(
+def _rotary_scores(
     attention: nn.Module, call: Arguments, query: torch.Tensor, key: torch.Tensor
 ) -> torch.Tensor:
-    """NomicBERT turns queries and keys by positions (Su et al. 2021, arXiv 2104.09864, eq. 34)."""
+    """NomicBERT's scores, with rotary positions (Su et al. 2021, arXiv 2104.09864, eq. 34)."""
     angles: tuple[torch.Tensor, torch.Tensor] = call["position_embeddings"]
     cos, sin = angles[0][:, None], angles[1][:, None]  # (1, 1, seq, head_dim)
 
@@ -124,16 +125,16 @@ def _turned(
     return scaled_scores(attention, call, turned(query), turned(key))
 
 
-def _any_heads(attention: nn.Module, heads: Sequence[int], size: int) -> None:
-    """NomicBERT's attention has as many heads as its linear layers give it."""
+def _keep_heads(attention: nn.Module, heads: Sequence[int], size: int) -> None:
+    """Do nothing: NomicBERT's attention takes its number of heads from its linear layers."""
 
 
-def _disentangled(
+def _deberta_scores(
     attention: Any, call: Arguments, query: torch.Tensor, key: torch.Tensor
 ) -> torch.Tensor:
-    """DeBERTa (He et al. 2020, arXiv 2006.03654, eq. 4) adds content-to-position terms.
+    """DeBERTa's scores, with content-to-position terms (He et al. 2020, arXiv 2006.03654, eq. 4).
 
-    The model's own function computes them, on heads laid out as (batch * heads, seq, head_dim).
+    The model's own function computes the terms, for heads as (batch * heads, seq, head_dim).
     """
     factor = 1 + len({"c2p", "p2c"} & set(attention.pos_att_type))
     scores: torch.Tensor = query @ key.transpose(-1, -2) / math.sqrt(query.shape[-1] * factor)
@@ -145,8 +146,9 @@ def _disentangled(
     return scores + bias.view_as(scores)
 
 
-def _convolution_stays(config: PretrainedConfig, layers: Sequence[int]) -> Mapping[str, Any] | None:
-    """Return no settings; DeBERTa-v2's convolution follows the first layer, and no other."""
+def _keeps_convolution(config: PretrainedConfig, layers: Sequence[int]) -> Mapping[str, Any] | None:
+    """Return no settings, or None where DeBERTa-v2's convolution, which follows the first layer,
+    would follow another."""
     return None if getattr(config, "conv_kernel_size", 0) and layers[0] else {}
 
 
@@ -155,9 +157,9 @@ def _from_the_first(config: PretrainedConfig, layers: Sequence[int]) -> tuple[in
 
 
 def _add_distilbert_masks(model: PreTrainedModel) -> None:
-    """Let DistilBERT's attention add its mask, as in BERT, where transformers before 5 fills it in.
+    """Make DistilBERT's attention add its mask, like BERT, where transformers before 5 fills it in.
 
-    The optimizer does not recognise masks that are filled in. After the softmax both are equal.
+    ONNX Runtime's optimizer does not recognise filled masks. After the softmax both are equal.
     """
     for module in model.modules():
         if BEFORE_5 and type(module).__name__ == "MultiHeadSelfAttention":
@@ -173,7 +175,7 @@ def _with_mask_added(
     head_mask: torch.Tensor | None = None,
     output_attentions: bool = False,
 ) -> tuple[torch.Tensor, ...]:
-    """Return the contexts (batch, seq, hidden) of tokens; mask is (batch, seq)."""
+    """Return the contexts (batch, seq, hidden); mask is (batch, seq)."""
     width = attention.attention_head_size
     shape = (query.shape[0], -1, attention.n_heads, width)
     queries, keys, values = (
@@ -209,7 +211,7 @@ BERT = Family(
     feed_forward=FeedForward.plain("intermediate.dense", "output.dense"),
     norms=Norms.after("attention.output.LayerNorm", "output.LayerNorm"),
     language_head=BERT_HEAD,
-    scores=_with_distances,
+    scores=_bert_scores,
 )
 
 ROBERTA = replace(BERT, language_head=ROBERTA_HEAD, positions_from=None)
@@ -233,9 +235,9 @@ MPNET = replace(
     ),
     norms=Norms.after("attention.LayerNorm", "output.LayerNorm"),
     language_head=ROBERTA_HEAD,
-    positions_from=2,  # its code has the pad id 1 in it, whatever the config has
+    positions_from=2,  # its code has a fixed pad id of 1, whatever the config says
     relative_positions=True,
-    scores=_with_position_bias,
+    scores=_mpnet_scores,
     fusion=Fusion(obstacle="its attention adds a bias by distance"),
     pruning=Pruning(mpnet_heads),
 )
@@ -254,10 +256,10 @@ ALBERT = replace(
     feed_forward=FeedForward.plain("ffn", "ffn_output"),
     norms=Norms.after("attention.LayerNorm", "full_layer_layer_norm"),
     language_head=LanguageHead(("predictions.dense", "predictions.LayerNorm"), "predictions.bias"),
-    plain_layers=False,  # a linear layer stands between them and the embeddings
+    plain_layers=False,  # a linear layer comes between embeddings and layers
     settings_of_layers=_groups_of_fewer,
     nearest_layers=_of_the_same_groups,
-    scores=_with_unscaled_distances,
+    scores=_albert_scores,
     pruning=Pruning(obstacle=SHARED_LAYERS),
 )
 
@@ -273,10 +275,10 @@ DEBERTA = replace(
         others=("attention.self.pos_key_proj", "attention.self.pos_query_proj"),
     ),
     relative_positions=True,
-    plain_layers=False,  # its attention is scaled by the number of terms, too
-    settings_of_layers=_convolution_stays,
+    plain_layers=False,  # attention is also scaled by the number of terms
+    settings_of_layers=_keeps_convolution,
     nearest_layers=_from_the_first,
-    scores=_disentangled,
+    scores=_deberta_scores,
     fusion=Fusion(obstacle="its attention adds scores of content to position"),
 )
 
@@ -332,10 +334,10 @@ NOMIC_BERT = Family(
         ("cls.predictions.transform.dense", "cls.predictions.transform.layer_norm"),
         BERT_HEAD.bias,
     ),
-    plain_layers=False,  # positions turn queries and keys, and neurons have a gate
-    scores=_turned,
+    plain_layers=False,  # rotary positions, and gated neurons
+    scores=_rotary_scores,
     fusion=Fusion(obstacle="its attention turns queries and keys by positions"),
-    pruning=Pruning(_any_heads),
+    pruning=Pruning(_keep_heads),
 )
 
 ERNIE = replace(BERT, plain_layers=False)  # its embeddings may have types of tasks
@@ -364,7 +366,7 @@ def family_of(model: PreTrainedModel) -> Family:
     """Return the family of a model.
 
     Raises:
-        ModelError: the architecture is not a row of FAMILIES.
+        ModelError: the architecture is not in FAMILIES.
     """
     name = family_name(model.config)
     if name not in FAMILIES:
@@ -376,26 +378,26 @@ def family_of(model: PreTrainedModel) -> Family:
 
 
 def family_name(config: PretrainedConfig) -> str:
-    """Return the row of FAMILIES that a config belongs to: of a pruned model, its former one."""
+    """Return the name in FAMILIES for a config; for a pruned model, that of the original."""
     return str(getattr(config, "pruned_from", config.model_type))
 
 
 def pools_all_tokens(config: PretrainedConfig) -> bool:
-    """Return whether a model of texts reads other tokens of the last layer than the first."""
+    """Return whether a model of texts reads all tokens of the last layer, not only the first."""
     vector = getattr(config, "sentence_embedding", {})
     poolings = {getattr(config, "classifier_pooling", None), vector.get("pooling")}
     return not poolings.isdisjoint({"mean", "lasttoken"})
 
 
 def most_tokens(config: PretrainedConfig) -> int | None:
-    """Return how many tokens a model has positions for; None where its config does not state it."""
+    """Return the number of positions of a model; None where its config does not state it."""
     family = FAMILIES.get(family_name(config))
     positions = getattr(config, "max_position_embeddings", None) or 0
     return max(positions - (family.first_position(config) if family else 0), 0) or None
 
 
 def check_positions(max_length: int, config: PretrainedConfig) -> None:
-    """Raise ConfigError where a model has positions for fewer tokens than `max_length`."""
+    """Raise ConfigError where a model has fewer positions than `max_length`."""
     positions = most_tokens(config)
     if positions is not None and max_length > positions:
         raise ConfigError(
@@ -405,19 +407,18 @@ def check_positions(max_length: int, config: PretrainedConfig) -> None:
 
 
 def encoder_layers(model: PreTrainedModel) -> list[nn.Module]:
-    """Return the encoder's layers in the order they run; ALBERT's shared ones come repeatedly."""
+    """Return the encoder's layers in the order they run; ALBERT's shared layers are repeated."""
     family = family_of(model)
     return family.layer_list(model.base_model, family.layers)
 
 
 def padding_embedding(model: PreTrainedModel) -> torch.Tensor | None:
-    """Return the embedding of padding where a text's last token reads it; None in other models.
+    """Return a view of the padding embedding where a text's last token reads it, else None.
 
-    A text has the same logits with padding as without only where it is 0. What is returned
-    is a view of the model's own table.
+    It must be 0, or the logits of a text change with padding.
     """
     family = FAMILIES.get(family_name(model.config))
-    # by this setting, MobileBERT makes the embedding of a token of its neighbours' too
+    # with this setting, MobileBERT's embedding of a token includes its neighbours
     if family is None or not getattr(model.config, "trigram_input", False):
         return None
     table = model.base_model.get_submodule(family.word_embeddings).weight
@@ -426,11 +427,11 @@ def padding_embedding(model: PreTrainedModel) -> torch.Tensor | None:
 
 
 def has_relative_positions(config: PretrainedConfig) -> bool:
-    """Return whether attention adds what it learned of distances between tokens."""
+    """Return whether attention has learned terms for distances between tokens."""
     row = FAMILIES.get(family_name(config))
     return bool(row and row.relative_positions) or has_distances_alone(config)
 
 
 def has_distances_alone(config: PretrainedConfig) -> bool:
-    """Return whether embeddings hold no positions: the table of a BERT's is there, and unread."""
+    """Return whether embeddings have no positions; BERT's table then exists but is not read."""
     return getattr(config, "position_embedding_type", None) in DISTANCES

@@ -1,8 +1,8 @@
-"""Family: where the parts of an encoder sit in an architecture of transformers, as data.
+"""Family: paths to the parts of an encoder in an architecture of transformers, as data.
 
 Architectures differ in which matrices of a layer share a linear layer: queries, keys and values
-have one each or one together, and a feed-forward part may have a gate next to its first matrix. A
-`Sublayer` says so, so that reading, copying and selecting are the same for all of them.
+have separate layers or a common one, and a feed-forward part may have a gate next to its first
+matrix. `Sublayer` describes this, so that reading, copying and selecting need one implementation.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from transformers import PretrainedConfig, PreTrainedModel
 from bertender.core.errors import ModelError
 
 BEFORE_5 = int(transformers.__version__.partition(".")[0]) < 5
-"""Whether transformers is the major before 5, which has other parts and settings of models."""
+"""Whether transformers is older than 5, where some parts and settings of models differ."""
 UNKNOWN_LAYERS = "its layers are not known"
 SHARED_LAYERS = "its layers share their weights"
 """Reasons why steps refuse an architecture."""
@@ -31,28 +31,28 @@ SHARED_LAYERS = "its layers share their weights"
 
 @dataclass(frozen=True)
 class Stacked:
-    """A linear layer of one matrix, or of several as high, one below another."""
+    """A linear layer of one matrix, or of several matrices of equal height, stacked."""
 
     path: str
-    """Relative to the layer of the encoder."""
+    """Path relative to the encoder layer."""
     names: tuple[str, ...]
-    """Of the matrices, from above."""
+    """Names of the matrices, from the top."""
 
 
 @dataclass(frozen=True)
 class Sublayer:
-    """Linear layers that read the hidden states, and the one that writes to the shortcut."""
+    """Linear layers that read the hidden states, and the linear layer that writes the output."""
 
     inputs: tuple[Stacked, ...]
     output: str
-    """Its columns belong to the same heads or neurons as the rows of each matrix of `inputs`."""
+    """Path of the output layer; its columns are the heads or neurons of the rows of `inputs`."""
     others: tuple[str, ...] = ()
-    """More linear layers with such rows, in the layers that have them."""
+    """Further linear layers with rows of these heads, where a layer has them."""
 
     def listen(
         self, layer: nn.Module, hear: Callable[[str, torch.Tensor], None]
     ) -> list[RemovableHandle]:
-        """Hook a layer: `hear` gets the name of each matrix and what it computes, in every run."""
+        """Hook a layer: `hear` gets the name and output of each matrix, in every forward pass."""
 
         def hook_of(stacked: Stacked) -> Callable[..., None]:
             def hook(module: nn.Module, inputs: Any, output: torch.Tensor) -> None:
@@ -80,11 +80,11 @@ class Sublayer:
         return views | module_weights(layer, self.output, "output")
 
     def channels(self, layer: nn.Module) -> int:
-        """Return how many channels of heads, or neurons, a layer has."""
+        """Return the number of channels of all heads, or of neurons, in a layer."""
         return cast(nn.Linear, layer.get_submodule(self.output)).in_features
 
     def select(self, weights: dict[str, torch.Tensor], prefix: str, numbers: Sequence[int]) -> None:
-        """Keep some channels of the layer at `prefix` of a state dict: rows, and output columns."""
+        """Keep some channels of a layer in a state dict: rows of inputs, and output columns."""
         for path, count in self._rows.items():
             for kind in ("weight", "bias"):
                 if (name := f"{prefix}.{path}.{kind}") in weights:
@@ -94,7 +94,7 @@ class Sublayer:
         weights[name] = weights[name][:, list(numbers)]
 
     def resize(self, layer: nn.Module, channels: int) -> None:
-        """Put untrained linear layers with so many channels in place of a layer's own."""
+        """Replace a layer's linear layers by untrained ones with `channels` channels."""
         modules = dict(layer.named_modules())
         for path, count in self._rows.items():
             if path in modules:
@@ -103,30 +103,30 @@ class Sublayer:
 
     @property
     def _rows(self) -> Mapping[str, int]:
-        """Path -> how many matrices it has one below another."""
+        """Number of stacked matrices at each path."""
         inputs = {each.path: len(each.names) for each in self.inputs}
         return inputs | dict.fromkeys(self.others, 1)
 
 
 class Projections(Sublayer):
-    """Queries, keys and values of all heads, and what writes the heads' contexts."""
+    """Projections of all heads: queries, keys, values, and output."""
 
     @classmethod
     def separate(
         cls, query: str, key: str, value: str, output: str, others: tuple[str, ...] = ()
     ) -> Self:
-        """Return projections that have a linear layer each."""
+        """Return projections with a linear layer each."""
         paths = {"query": query, "key": key, "value": value}
         return cls(tuple(Stacked(path, (name,)) for name, path in paths.items()), output, others)
 
     @classmethod
     def fused(cls, qkv: str, output: str) -> Self:
-        """Return projections that are one linear layer."""
+        """Return queries, keys and values in one linear layer."""
         return cls((Stacked(qkv, ("query", "key", "value")),), output)
 
 
 class FeedForward(Sublayer):
-    """The neurons of a layer, and what writes their activations."""
+    """The feed-forward part of a layer: its neurons, and their output layer."""
 
     @classmethod
     def plain(cls, inner: str, outer: str) -> Self:
@@ -135,22 +135,22 @@ class FeedForward(Sublayer):
 
     @classmethod
     def gated(cls, inner_and_gate: str, outer: str) -> Self:
-        """Return one whose activations are multiplied by a gate of the same linear layer."""
+        """Return a feed-forward part with a gate in the first linear layer."""
         return cls((Stacked(inner_and_gate, ("inner", "gate")),), outer)
 
 
 def module_weights(layer: nn.Module, path: str, name: str) -> dict[str, torch.Tensor]:
-    """Return the weights of a module of a layer under a name of their own."""
+    """Return the weights of a module of a layer, with `name` as prefix."""
     module = layer.get_submodule(path)
     return {f"{name}.{kind}": values for kind, values in module.named_parameters()}
 
 
 @torch.no_grad()
 def copy_weights(source: Mapping[str, torch.Tensor], target: Mapping[str, torch.Tensor]) -> None:
-    """Copy weights of the same names; a bias that the source lacks becomes 0.
+    """Copy weights of equal names; a bias that the source lacks becomes 0.
 
     Raises:
-        ModelError: one of them has a weight that the other lacks.
+        ModelError: source or target has a weight that the other lacks.
     """
     biases = {name for name in target if name.endswith(".bias")}
     lacking = (source.keys() ^ target.keys()) - biases
@@ -164,7 +164,7 @@ def copy_weights(source: Mapping[str, torch.Tensor], target: Mapping[str, torch.
 
 
 def _resize(layer: nn.Module, path: str, **sizes: int) -> None:
-    """Put an untrained linear layer of another size in place of one."""
+    """Replace a linear layer by an untrained one of another size."""
     old = cast(nn.Linear, layer.get_submodule(path))
     inputs, outputs = sizes.get("inputs", old.in_features), sizes.get("outputs", old.out_features)
     parent, _, name = path.rpartition(".")
@@ -174,28 +174,28 @@ def _resize(layer: nn.Module, path: str, **sizes: int) -> None:
 
 
 def bert_heads(attention: Any, heads: Sequence[int], size: int) -> None:
-    """Set the number of heads where BERT has it."""
+    """Set the number of heads of BERT's attention."""
     attention.num_attention_heads = len(heads)
     attention.all_head_size = len(heads) * size
 
 
 def distilbert_heads(attention: Any, heads: Sequence[int], size: int) -> None:
-    """Set the number of heads where DistilBERT has it."""
+    """Set the number of heads of DistilBERT's attention."""
     attention.n_heads = len(heads)
     attention.dim = len(heads) * size
 
 
 def mpnet_heads(attention: Any, heads: Sequence[int], size: int) -> None:
-    """MPNet's bias by distance has all first heads, in every layer; each layer takes its own."""
+    """Set the heads of MPNet's attention; each layer selects its heads of the shared bias."""
     bert_heads(attention, heads, size)
-    attention.register_forward_pre_hook(partial(_of_heads, heads=list(heads)), with_kwargs=True)
+    attention.register_forward_pre_hook(partial(_select_bias, heads=list(heads)), with_kwargs=True)
 
 
-def _of_heads(
+def _select_bias(
     attention: Any, arguments: tuple[Any, ...], keywords: dict[str, Any], *, heads: list[int]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return the arguments of an attention with the position bias (batch, heads, seq, seq) of some
-    heads; also where none is given."""
+    """Return the arguments of an attention call with the position bias (batch, heads, seq, seq) of
+    only some heads, if there is a bias."""
     call = inspect.signature(attention.forward).bind(*arguments, **keywords)
     if (bias := call.arguments.get("position_bias")) is not None:
         call.arguments["position_bias"] = bias[:, heads]
@@ -204,14 +204,14 @@ def _of_heads(
 
 @dataclass(frozen=True)
 class Pruning:
-    """How the layers of an architecture come to differ in their heads and neurons."""
+    """How an architecture can have different heads and neurons in each layer."""
 
     set_heads: Callable[[nn.Module, Sequence[int], int], None] = bert_heads
-    """(attention module, numbers of its heads before any cut, head_dim): sets which heads it has"""
+    """(attention module, its heads by their numbers before pruning, head_dim): sets the heads"""
     width: str = "intermediate_size"
-    """The setting of the config that says how many neurons each layer has."""
+    """Config setting for the number of neurons."""
     obstacle: str = ""
-    """Why heads and neurons are not cut; empty where they are."""
+    """Why heads and neurons cannot be pruned; empty if they can."""
 
 
 def _no_settings(config: PretrainedConfig, layers: Sequence[int]) -> Mapping[str, Any] | None:
@@ -229,26 +229,26 @@ def _each(base: nn.Module, path: str) -> list[nn.Module]:
 
 
 Arguments = Mapping[str, Any]
-"""Arguments of a call of a self-attention module, by the names of its forward."""
+"""Arguments of a self-attention call, by name."""
 
 
 def scaled_scores(
     attention: nn.Module, call: Arguments, query: torch.Tensor, key: torch.Tensor
 ) -> torch.Tensor:
-    """Query times key over the root of the head's width: (batch, heads, seq, seq)."""
+    """Scaled dot products of queries and keys, (batch, heads, seq, seq)."""
     return query @ key.transpose(-1, -2) / math.sqrt(query.shape[-1])
 
 
 @dataclass(frozen=True)
 class Place:
-    """States on their way through a layer: what a module of it reads, or what it writes."""
+    """A point in a layer at which states can be read: the input or the output of a module."""
 
     path: str
-    """Relative to the layer; the empty one is the layer itself."""
+    """Path relative to the layer; empty for the layer itself."""
     written: bool = False
 
     def listen(self, layer: nn.Module, hear: Callable[[torch.Tensor], None]) -> RemovableHandle:
-        """Hook a layer: `hear` gets the states in every run."""
+        """Hook a layer: `hear` gets the states in every forward pass."""
         module = layer.get_submodule(self.path)
         if self.written:
             return module.register_forward_hook(lambda _, inputs, output: hear(_states(output)))
@@ -256,14 +256,14 @@ class Place:
 
 
 def _states(values: Any) -> torch.Tensor:
-    """Return the first of what a module takes or returns, which is the states."""
+    """Return the states, the first of a module's inputs or outputs."""
     states: torch.Tensor = values[0] if isinstance(values, tuple) else values
     return states
 
 
 @dataclass(frozen=True)
 class Norms:
-    """The two layer norms of a layer, and where its parts are added to their shortcuts."""
+    """The two layer norms of a layer, and the points at which shortcuts are added."""
 
     attention: str
     feed_forward: str
@@ -271,32 +271,29 @@ class Norms:
     """The sum of attention and its shortcut."""
     feed_forward_sum: Place
     attention_end: Place
-    """The states after all of attention."""
+    """The states after attention, with its norm."""
 
     @classmethod
     def after(cls, attention: str, feed_forward: str) -> Norms:
-        """Return norms that read the sums, as BERT's."""
+        """Return norms after the shortcut is added, like BERT's (post-norm)."""
         sums = Place(attention), Place(feed_forward)
         return cls(attention, feed_forward, *sums, Place(attention, written=True))
 
     @classmethod
     def before(cls, attention: str, feed_forward: str, attention_module: str) -> Norms:
-        """Return norms that read what a part reads, inside of its shortcut."""
+        """Return norms before attention and feed-forward part (pre-norm)."""
         sums = Place(feed_forward), Place("", written=True)
         return cls(attention, feed_forward, *sums, Place(attention_module, written=True))
 
 
 @dataclass(frozen=True)
 class LanguageHead:
-    """Where the parts of a masked-language head sit in a model that has one.
-
-    Its decoder is the table of word embeddings.
-    """
+    """Paths to the parts of a masked-language head. Its decoder is the table of word embeddings."""
 
     parts: tuple[str, ...]
     """The layers before the decoder: a transform and a norm, in this order."""
     bias: str
-    """The parameter that is added to the score of each word."""
+    """The decoder's bias."""
 
 
 def _as_it_is(model: PreTrainedModel) -> None:
@@ -305,38 +302,38 @@ def _as_it_is(model: PreTrainedModel) -> None:
 
 @dataclass(frozen=True)
 class Fusion:
-    """Whether attention in the graphs of an architecture becomes one operator."""
+    """Whether attention becomes one operator in ONNX graphs of an architecture."""
 
     obstacle: str = ""
-    """Why none can; empty where it can."""
+    """Why attention cannot be fused; empty if it can."""
     prepare: Callable[[PreTrainedModel], None] = _as_it_is
-    """Brings a model, before its graph is written, to a form whose pattern is known."""
+    """Changes a model before export so that the optimizer knows its pattern."""
     written: bool = False
-    """That form has attention as an operator already, beside its products with weights: these are
-    quantized one by one."""
+    """Whether `prepare` already writes attention as an operator, apart from its products with
+    weights, which are then quantized one by one."""
 
     @property
     def prepares(self) -> bool:
-        """Whether a model is brought to another form before its graph is written."""
+        """Whether a model is changed before export."""
         return self.prepare is not _as_it_is
 
     @property
     def obstacle_in_a_plain_export(self) -> str:
-        """Why none becomes one in a graph that was written as it is; empty where one does."""
+        """Why attention cannot be fused in a graph of the unchanged model; empty if it can."""
         return self.obstacle or ("its plain export has another pattern" if self.prepares else "")
 
     @property
     def obstacle_in_8_bits(self) -> str:
-        """Why none is one operator in a graph of 8 bits; empty where one is."""
+        """Why attention is not one operator in an 8-bit graph; empty if it is."""
         return "" if self.written else self.obstacle_in_a_plain_export
 
 
 @dataclass(frozen=True)
 class Family:
-    """The map of one architecture.
+    """Paths and properties of one architecture.
 
-    All paths are relative to the base model (`model.base_model`), those of a layer's parts to the
-    layer.
+    Paths are relative to the base model (`model.base_model`); paths of a layer's parts are relative
+    to the layer.
     """
 
     layers: str
@@ -345,44 +342,45 @@ class Family:
     embedding_norm: str
     token_type_embeddings: str | None
     attention: str
-    """The module that turns queries, keys and values into contexts."""
+    """The module that computes contexts from queries, keys and values."""
     projections: Projections
     feed_forward: FeedForward
     norms: Norms
     language_head: LanguageHead
     positions_from: int | None = 0
-    """Row of the position table that the first token reads; None is the one after padding's."""
+    """Row of the position table for the first token; None for the row after padding's."""
     relative_positions: bool = False
-    """Attention adds a learned bias by distance, which absolute position embeddings do not hold."""
+    """Whether attention adds a learned bias by distance."""
     plain_layers: bool = True
-    """Layers and embeddings are BERT's under other names; another class can take their weights."""
+    """Whether layers and embeddings are BERT's under other names, so that other classes can copy
+    the weights."""
     settings_of_layers: Callable[[PretrainedConfig, Sequence[int]], Mapping[str, Any] | None] = (
         _no_settings
     )
-    """(config, layers from 0) -> settings under which a model of these layers alone computes each
-    of them as the whole model does; None where its class cannot."""
+    """(config, layers from 0) -> settings with which a model of only these layers computes each of
+    them as before; None where the class cannot."""
     nearest_layers: Callable[[PretrainedConfig, Sequence[int]], tuple[int, ...]] = _as_chosen
-    """(config, layers from 0) -> as many that have `settings_of_layers`, near to these."""
+    """(config, layers from 0) -> the nearest layers that have `settings_of_layers`."""
     loading: Mapping[str, Any] = field(default_factory=dict)
-    """Settings that a model is opened with, so that hooks see batches of padded texts."""
+    """Settings to load a model with, so that hooks see padded batches."""
     layer_list: Callable[[nn.Module, str], list[nn.Module]] = _each
-    """(base model, `layers`) -> the layers in the order they run; a shared one comes repeatedly."""
+    """(base model, `layers`) -> the layers in the order they run; shared layers are repeated."""
     scores: Callable[[nn.Module, Arguments, torch.Tensor, torch.Tensor], torch.Tensor] = (
         scaled_scores
     )
     """(attention module, its arguments, query, key) -> attention scores before mask and softmax."""
     fusion: Fusion = Fusion()
-    """How ONNX Runtime can run its attention as one operator."""
+    """How ONNX Runtime runs attention as one operator."""
     pruning: Pruning = Pruning()
-    """How heads and neurons are cut."""
+    """How heads and neurons are pruned."""
 
     @property
     def shared_layers(self) -> bool:
-        """Whether layers are the same module, which runs repeatedly."""
+        """Whether layers share a module, which runs repeatedly."""
         return self.layer_list is not _each
 
     def first_position(self, config: PretrainedConfig) -> int:
-        """Return the row of the position table that the first token reads."""
+        """Return the row of the position table for the first token."""
         if self.positions_from is not None:
             return self.positions_from
         padding: int | None = config.pad_token_id
@@ -390,7 +388,7 @@ class Family:
         return padding + 1
 
     def layer_weights(self, layer: nn.Module) -> dict[str, torch.Tensor]:
-        """Return views of all weights of a layer, by names that every family shares."""
+        """Return views of all weights of a layer, by names common to all families."""
         return {
             **{f"attention.{name}": each for name, each in self.projections.weights(layer).items()},
             **module_weights(layer, self.norms.attention, "attention_norm"),

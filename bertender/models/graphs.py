@@ -1,6 +1,6 @@
-"""Graphs of ONNX as files: written with their weights, moved, optimized, and taken from elsewhere.
+"""ONNX graph files: saving, moving and optimizing them, and adapting graphs of other exporters.
 
-A graph is one file, or, past what protobuf can hold, another next to it for the weights.
+A graph is one file, with the weights in a second file where protobuf cannot hold them.
 """
 
 from __future__ import annotations
@@ -20,12 +20,13 @@ from bertender.models.onnx_session import ERRORS_ONLY, ONNX_DATA_NAME, RUNTIME_D
 PATTERNS = "bert"
 """The optimizer's name for the patterns of encoders."""
 SMALLEST_EXTERNAL_BYTES = 1024
-"""Smaller tensors stay in the graph: shape inference reads the numbers of some of them."""
+"""Smaller tensors stay in the graph, since shape inference reads some of them."""
 
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 LOGITS = "logits"
 WRITTEN_ATTENTION = "MultiHeadAttention"
-"""Attention of the families that are written with ONNX Runtime's operators (`Fusion.prepare`)."""
+"""Attention operator of families that are exported with ONNX Runtime's operators
+(`Fusion.prepare`)."""
 PROBABILITIES = ("Softmax", "Sigmoid")
 
 FEWER_BITS: Mapping[str, str] = {
@@ -42,21 +43,21 @@ FEWER_BITS: Mapping[str, str] = {
     "QAttention": "int8",
     "QGemm": "int8",
 }
-"""Operator -> the precision of a graph that has it, the fewest bits first."""
+"""Precision of a graph that has an operator, by operator, fewest bits first."""
 
 FUSED = frozenset(
     {"Attention", "EmbedLayerNormalization", "FusedGemm", "FusedMatMul", "PackedAttention"}
 )
-"""Operators of ONNX Runtime alone that hold weights, which are not quantized one by one."""
+"""Operators of ONNX Runtime with weights, which are not quantized one by one."""
 
 
 def save_graph(model: onnx.ModelProto, path: Path, external_above_mb: int) -> None:
-    """Write a graph at `path`, and replace the one there.
+    """Write a graph to `path`, replacing an earlier one.
 
     Args:
-        model: with all of its weights in memory; they may be removed from it afterwards.
-        path: of the graph. Weights in files of their own lie next to it, as ONNX_DATA_NAME.
-        external_above_mb: the most megabytes of weights that stay in the graph itself.
+        model: graph with all weights in memory; they may be removed from it.
+        path: file of the graph. A separate file of weights is written next to it (ONNX_DATA_NAME).
+        external_above_mb: most megabytes of weights to keep in the graph file.
     """
     for stale in _external_files(path):
         stale.unlink(missing_ok=True)  # onnx would append to an earlier file
@@ -66,11 +67,11 @@ def save_graph(model: onnx.ModelProto, path: Path, external_above_mb: int) -> No
                 set_external_data(tensor, ONNX_DATA_NAME)
     onnx.save(model, path)
     for written in _external_files(path):
-        shutil.copymode(path, written)  # onnx lets its owner alone read it
+        shutil.copymode(path, written)  # onnx makes it readable only by its owner
 
 
 def move_graph(path: Path, folder: Path) -> Path:
-    """Move a graph, with the files of its weights next to it, into a folder of any file system."""
+    """Move a graph and its files of weights into a folder, also on another file system."""
     files = _external_files(path)
     for file in (path, *files):
         shutil.move(file, folder / file.name)
@@ -78,19 +79,19 @@ def move_graph(path: Path, folder: Path) -> Path:
 
 
 def copy_graph(path: Path, folder: Path) -> Path:
-    """Copy a graph, with the files of its weights next to it, into a folder; return the copy."""
+    """Copy a graph and its files of weights into a folder; return the copy."""
     for file in (path, *_external_files(path)):
         shutil.copyfile(file, folder / file.name)
     return folder / path.name
 
 
 def weights_size_bytes(model: onnx.ModelProto) -> int:
-    """Return the bytes of a graph's constants; protobuf cannot size a large model as a whole."""
+    """Return the bytes of a graph's constants; protobuf cannot size a large model."""
     return sum(tensor.ByteSize() for tensor in model.graph.initializer)
 
 
 def _external_files(path: Path) -> set[Path]:
-    """Return the files next to the graph at `path` that hold its weights; none without a graph."""
+    """Return the external files of weights of a graph; none if there is no graph at `path`."""
     if not path.is_file():
         return set()
     model = onnx.load(path, load_external_data=False)
@@ -99,44 +100,43 @@ def _external_files(path: Path) -> set[Path]:
 
 
 def optimized(graph: Path, *, fuse: bool, only: str | None = None) -> onnx.ModelProto:
-    """Return a graph as ONNX Runtime's own optimizer of encoders makes it.
-
-    Its constants are folded and, if asked, its layers fused.
+    """Optimize a graph with ONNX Runtime's optimizer for transformers: constant folding and fusion.
 
     Args:
-        graph: its file.
-        fuse: whether to make single operators of many.
-        only: the one option of FusionOptions that is enabled; None leaves them as they are.
+        graph: file of the graph.
+        fuse: whether to fuse operators.
+        only: the only option of FusionOptions to enable; None keeps their defaults.
     """
     import onnxruntime
 
-    # loaded here, because it takes a second that other commands need not wait
+    # a slow import that other commands do not need
     from onnxruntime.transformers.fusion_options import FusionOptions
     from onnxruntime.transformers.optimizer import optimize_model
 
     options = FusionOptions(PATTERNS)
-    # the other form counts a text's tokens, and is right only where padding stands behind them
+    # the other form counts a text's tokens, which is only right with padding on the right
     options.use_raw_attention_mask(True)
-    # attention is found by these norms; where it is an operator already, norm and sum are faster
+    # fusion finds attention by these norms; where attention is already an operator, separate norm
+    # and sum are faster
     stored = onnx.load(graph, load_external_data=False).graph.node
     options.enable_skip_layer_norm = all(node.op_type != WRITTEN_ATTENTION for node in stored)
     if only is not None:
         for name in [name for name in vars(options) if name.startswith("enable_")]:
             setattr(options, name, name == only)
-    # its own sessions would warn of each constant that a fusion leaves without a reader
+    # the optimizer's sessions would warn of every constant that is unused after a fusion
     onnxruntime.set_default_logger_severity(ERRORS_ONLY)
-    with quiet_tools():  # they expect all layers to have equal heads
+    with quiet_tools():  # they warn where layers have different heads
         optimizer = optimize_model(
             str(graph),
             PATTERNS,
-            num_heads=0,  # 0: each layer's own, by its shapes
+            num_heads=0,  # 0: read from each layer's shapes
             hidden_size=0,
             optimization_options=options,
             opt_level=1,
             only_onnxruntime=not fuse,
         )
     model: onnx.ModelProto = optimizer.model
-    # it lists all operator sets that it knows, and a graph is to list those that it needs
+    # the optimizer lists all operator sets; a graph should list only those that it uses
     versions = {entry.domain: entry.version for entry in model.opset_import}
     del model.opset_import[:]
     for domain in sorted({node.domain for node in model.graph.node}):
@@ -145,23 +145,23 @@ def optimized(graph: Path, *, fuse: bool, only: str | None = None) -> onnx.Model
 
 
 def add_runtime_domain(model: onnx.ModelProto) -> None:
-    """List ONNX Runtime's own operators among those of a graph."""
+    """Add the operator set of ONNX Runtime to a graph."""
     if RUNTIME_DOMAIN not in {each.domain for each in model.opset_import}:
         model.opset_import.append(onnx.helper.make_opsetid(RUNTIME_DOMAIN, 1))
 
 
 class ForeignGraph:
-    """A graph from elsewhere, brought to the form of bertender's: its logits are called `logits`.
+    """A graph of another exporter, adapted to bertender: its logits are renamed to `logits`.
 
     Args:
-        path: its file.
-        labels: those of its model, in the order of the artifact's logits.
-        order: the number that each label has in the model.
-        per_token: its logits are (batch, seq, labels), and (batch, labels) else.
+        path: file of the graph.
+        labels: labels of the model, in the order of the artifact's logits.
+        order: number of each label in the model.
+        per_token: whether logits are (batch, seq, labels) instead of (batch, labels).
 
     Raises:
-        ModelError: it cannot be read, it takes something else than tokens, or only so many of
-            them, or no output can be the logits of these labels.
+        ModelError: the graph cannot be read, takes other inputs than tokens or a fixed number of
+            them, or has no output that can be the logits of these labels.
     """
 
     def __init__(
@@ -169,7 +169,7 @@ class ForeignGraph:
     ) -> None:
         try:
             self.model = onnx.load(path)
-        except Exception as error:  # protobuf's and onnx's own, without a common base
+        except Exception as error:  # errors of protobuf and onnx have no common base
             raise ModelError(f"{path} cannot be read as a graph of ONNX: {error}") from None
         self.path = path
         self.inputs = self._checked_inputs()
@@ -177,11 +177,11 @@ class ForeignGraph:
         if tuple(order) != tuple(range(len(order))):
             self._reorder(order)
         for number, node in enumerate(self.model.graph.node):
-            node.name = node.name or f"{node.op_type}_{number}"  # a product is known by its name
+            node.name = node.name or f"{node.op_type}_{number}"  # quantization needs names
 
     @property
     def precision(self) -> str:
-        """The data type of its weights, the fewest bits that some have."""
+        """Data type of the weights with the fewest bits."""
         graph = self.model.graph
         operators = {node.op_type for node in nodes_of(graph)}
         for operator, precision in FEWER_BITS.items():
@@ -200,16 +200,16 @@ class ForeignGraph:
 
     @property
     def optimize(self) -> str:
-        """`fused` where it has operators that ONNX Runtime alone knows."""
+        """`fused` where the graph has operators of ONNX Runtime."""
         operators = {node.op_type for node in nodes_of(self.model.graph)}
         return "fused" if operators & FUSED else "none"
 
     def parameters(self) -> int:
-        """Return the number of its weights."""
+        """Return the number of parameters."""
         return sum(int(math.prod(tensor.dims)) for tensor in self.model.graph.initializer)
 
     def _checked_inputs(self) -> list[str]:
-        """Return the names of the inputs; ModelError where they are not free arrays of tokens."""
+        """Return the names of the inputs; raise ModelError unless they are dynamic token arrays."""
         stored = {tensor.name for tensor in self.model.graph.initializer}
         inputs = [each for each in self.model.graph.input if each.name not in stored]
         unknown = [each.name for each in inputs if each.name not in INPUTS]
@@ -235,7 +235,7 @@ class ForeignGraph:
         return [each.name for each in inputs]
 
     def _name_logits(self, labels: Sequence[str], rank: int) -> None:
-        """Give the output that has the logits its usual name; ModelError where none has."""
+        """Rename the output with the logits to `logits`; raise ModelError where there is none."""
         outputs = self.model.graph.output
         fitting = [each for each in outputs if each.name == LOGITS] or [
             each
@@ -268,7 +268,7 @@ class ForeignGraph:
         output.name = LOGITS
 
     def _reorder(self, order: Sequence[int]) -> None:
-        """Bring the labels into another order: a node picks them from the last axis."""
+        """Reorder the labels by a node that gathers them along the last axis."""
         graph, theirs = self.model.graph, f"{LOGITS}_in_their_order"
         self._rename(LOGITS, theirs)
         numbers = onnx.helper.make_tensor(
@@ -280,14 +280,14 @@ class ForeignGraph:
         )
 
     def _rename(self, old: str, new: str) -> None:
-        """Give a tensor another name, in branches too."""
+        """Rename a tensor, also in branches."""
         for node in nodes_of(self.model.graph):
             node.output[:] = [new if name == old else name for name in node.output]
             node.input[:] = [new if name == old else name for name in node.input]
 
 
 def nodes_of(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
-    """Yield every node of a graph, those of its branches included."""
+    """Yield all nodes of a graph, including those of its branches."""
     for node in graph.node:
         yield node
         for attribute in node.attribute:

@@ -1,17 +1,17 @@
-"""Finished models from elsewhere as artifacts: `open_artifact` takes what a user has.
+"""Importing finished models as artifacts; `open_artifact` accepts any source of a model.
 
 A source is one of
 
-    an artifact                       opened as it is
+    an artifact                       opened directly
     a folder of transformers          config.json and safetensors, as `save_pretrained` writes them
-    one of sentence-transformers      the same with modules.json, of a model that gives vectors
+    one of sentence-transformers      the same with modules.json, for models that give vectors
     a folder or file of ONNX          model.onnx beside config.json and the tokenizer (Optimum), or
                                       in onnx/ below them (transformers.js), or the .onnx file
     a hub name                        NAME or NAME@REVISION; an artifact where `push` put one there
 
-What is no artifact is written as one, into the cache folder or where `import_model` is told to:
-the labels from `id2label`, the problem type from the head, the weights in float32. What
-config.json cannot say (data to score on, its columns) is asked for by the command that needs it.
+Other sources than artifacts are converted to one, in the cache folder or at the `out` of
+`import_model`: the labels come from `id2label`, the problem type from the head, and the weights are
+float32. Commands ask for facts that config.json does not have (data to score on, its columns).
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ from bertender.problems.tag_schemes import OUTSIDE
 from bertender.problems.token_classification import TOKEN_CLASSIFICATION
 from bertender.text.tokenizer import load_tokenizer, longest_input, save_tokenizer
 
-if TYPE_CHECKING:  # they take seconds to load, and an artifact's own files need none of them
+if TYPE_CHECKING:  # slow imports that artifacts do not need
     from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 logger = logging.getLogger(__name__)
@@ -75,40 +75,40 @@ WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
 PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
 FOREIGN_WEIGHTS = ("tf_model.h5", "flax_model.msgpack", "model.ckpt.index")
 GRAPHS = (ONNX_NAME, f"onnx/{ONNX_NAME}")
-"""Where Optimum and transformers.js put the float graph."""
+"""Paths at which Optimum and transformers.js put the float graph."""
 
 HUB_NAME = re.compile(r"(?P<name>[\w.-]+(/[\w.-]+)?)(@(?P<revision>[\w./-]+))?")
 HUB_SUFFIXES = (".json", ".txt", ".model")
-"""Suffixes of the config and the tokenizer."""
+"""Suffixes of files of the config and the tokenizer."""
 POOLING_SUFFIX = "_Pooling/config.json"
-"""End of the name of sentence-transformers' file of pooling."""
+"""Suffix of sentence-transformers' file with the pooling."""
 
 SENTENCE_SETTING = "sentence_transformers"
-"""Setting of config.json in which CrossEncoder keeps its own."""
+"""Setting of config.json that CrossEncoder writes."""
 
 HEADS_OF: Mapping[str, Problem[Any]] = {
-    "ForSequenceClassification": SINGLE_LABEL,  # or of another kind of texts, by its config
+    "ForSequenceClassification": SINGLE_LABEL,  # the config may say another kind
     "ForTokenClassification": TOKEN_CLASSIFICATION,
     "ForQuestionAnswering": QUESTION_ANSWERING,
     "ForMultipleChoice": MULTIPLE_CHOICE,
 }
-"""End of a class's name -> the kind of problem of its head."""
+"""Kind of problem of a head, by the suffix of its class name."""
 
 
 class ImportConfig(Config):
-    """Where an imported artifact is from; the config of its card."""
+    """Config in the card of an imported artifact: its source."""
 
     source: str
     revision: str | None = None
     """Commit of a hub."""
     optimize: str = "none"
-    """`fused` where a graph has operators that ONNX Runtime alone knows."""
+    """`fused` where a graph has operators of ONNX Runtime."""
 
 
 def open_artifact(source: str | os.PathLike[str], *, verify: bool = True) -> Artifact:
-    """Open what a user names as a model: an artifact, or a finished model from elsewhere.
+    """Open an artifact, or a finished model of another library.
 
-    The latter is imported into the cache folder, once for each state of its files.
+    A finished model is imported into the cache folder, once for each state of its files.
 
     Args:
         source: a folder, an .onnx file, or a hub's NAME or NAME@REVISION.
@@ -118,11 +118,11 @@ def open_artifact(source: str | os.PathLike[str], *, verify: bool = True) -> Art
         NotAnArtifactError: there is no model.
         DamagedArtifactError: files of an artifact are missing or changed.
         ModelError: the model cannot be opened safely, or has no head that bertender knows.
-        HubUnreachableError: it is not on this machine, and no hub responds.
+        HubUnreachableError: the model is not on this machine, and no hub responds.
     """
     if (Path(source) / CARD_NAME).is_file():
         return Artifact.load(Path(source), verify=verify)
-    from filelock import FileLock  # what only serves artifacts is installed without it
+    from filelock import FileLock  # not installed with `bertender[serve]` alone
 
     from bertender.core.build_once import build_once
 
@@ -139,7 +139,7 @@ def open_artifact(source: str | os.PathLike[str], *, verify: bool = True) -> Art
             "DIRECTORY."
         ) from None
     artifact = Artifact.load(out, verify=verify)
-    _say_unnamed(artifact)
+    _warn_of_unnamed_labels(artifact)
     return artifact
 
 
@@ -151,19 +151,19 @@ def import_model(
     pooling: PoolingName | None = None,
     problem_type: str | None = None,
 ) -> Artifact:
-    """Write a finished model from elsewhere as an artifact.
+    """Write a finished model of another library as an artifact.
 
     Args:
         source: as in `open_artifact`.
         out: directory of the artifact.
-        labels: their names, in the order of the logits; by default those of config.json.
-        pooling: how an encoder without a head gives vectors of length 1.
-        problem_type: what a model is for whose one output may be a number, or rank passages; by
-            default what config.json says, or a number.
+        labels: label names, in the order of the logits; by default those of config.json.
+        pooling: pooling of an encoder without a head, to vectors of length 1.
+        problem_type: problem type of a model with one output, which may be a number or rank
+            passages; by default the type in config.json, or a number.
 
     Raises:
-        ConfigError: `labels` are not as many as the model's; or `pooling` is of a model that says
-            so itself, or labels texts; or the model is of another problem type.
+        ConfigError: the number of `labels` differs from the model's; or `pooling` is set for a
+            model that has its own or labels texts; or the model has another problem type.
         NotAnArtifactError, ModelError, HubUnreachableError: as in `open_artifact`.
         ArtifactError: `out` cannot be written, or `source` is an artifact already.
     """
@@ -179,11 +179,11 @@ def import_model(
         )
     _place(found, out, labels, pooling, problem_type)
     artifact = Artifact.load(out)
-    _say_unnamed(artifact)
+    _warn_of_unnamed_labels(artifact)
     return artifact
 
 
-def _say_unnamed(artifact: Artifact) -> None:
+def _warn_of_unnamed_labels(artifact: Artifact) -> None:
     if are_unnamed(labels := artifact.card.task.labels):
         logger.warning(
             "the labels of %s have no names (%s): they are taken by position. Name them by "
@@ -195,23 +195,23 @@ def _say_unnamed(artifact: Artifact) -> None:
 
 @dataclass(frozen=True)
 class FinishedModel:
-    """A finished model on this disk."""
+    """The local files of a finished model."""
 
     source: str
-    """What the user named."""
+    """Source that the user named."""
     folder: Path
-    """It has config.json and the tokenizer."""
+    """Folder with config.json and the tokenizer."""
     graph: Path | None = None
-    """An ONNX file; None for a model of transformers."""
+    """ONNX file; None for a transformers model."""
     revision: str | None = None
 
     @property
     def name(self) -> str:
-        """A folder's name for it."""
+        """A folder name for the model."""
         by_file = self.graph is not None and self.source.endswith(".onnx")
         name = self.source.rpartition("@")[0] if self.revision and "@" in self.source else None
         last, folder = (
-            # whatever way leads there
+            # by any path that leads there
             path.absolute().name if path.name not in ("", "..") else path.resolve().name
             for path in (Path(name or self.source), self.folder)
         )
@@ -224,14 +224,13 @@ class FinishedModel:
 
     @property
     def place(self) -> str:
-        """Where it lies, from any working directory; of a hub, its name."""
+        """Absolute path of the model; its name for a hub model."""
         path = Path(self.source)
         return str(path.absolute()) if path.exists() else self.source
 
     @property
     def identity(self) -> str:
-        """A digest that changes with any change of the files, which are not read for it, and with
-        the version of a library."""
+        """Digest that changes with the files, by size and time, and with library versions."""
         folders = {self.folder, self.graph.parent if self.graph else self.folder}
         files = sorted(path for each in folders for path in each.glob("*") if path.is_file())
         states = [(str(path), file_state(path)) for path in files]
@@ -254,7 +253,7 @@ def located(source: str) -> FinishedModel:
 
 
 def _in_folder(source: str, folder: Path, revision: str | None = None) -> FinishedModel:
-    """Find the model of a folder: that of transformers before a graph of it."""
+    """Find the model of a folder; a transformers model has precedence over graphs."""
     graphs = sorted((*folder.glob("*.onnx"), *folder.glob("onnx/*.onnx")))
     if weights := next((name for name in WEIGHTS if (folder / name).is_file()), None):
         if not (folder / "config.json").is_file():
@@ -262,7 +261,7 @@ def _in_folder(source: str, folder: Path, revision: str | None = None) -> Finish
                 f"{source} has weights and no config.json. Give a folder that save_pretrained "
                 "wrote."
             )
-        _say_left_out(source, folder / weights, graphs)
+        _warn_of_left_out(source, folder / weights, graphs)
         return FinishedModel(source, folder, revision=revision)
     if graphs:
         usual = next((folder / name for name in GRAPHS if (folder / name).is_file()), None)
@@ -270,7 +269,7 @@ def _in_folder(source: str, folder: Path, revision: str | None = None) -> Finish
             listed = ", ".join(map(str, graphs))
             raise NotAnArtifactError(f"{folder} holds several graphs: {listed}. Give one of them.")
         graph = usual or graphs[0]
-        _say_left_out(source, graph, [each for each in graphs if each != graph])
+        _warn_of_left_out(source, graph, [each for each in graphs if each != graph])
         return FinishedModel(source, _folder_of(graph), graph, revision)
     if pickles := [name for name in PICKLES if (folder / name).is_file()]:
         try:
@@ -288,8 +287,8 @@ def _in_folder(source: str, folder: Path, revision: str | None = None) -> Finish
     )
 
 
-def _say_left_out(source: str, taken: Path, left_out: Sequence[Path]) -> None:
-    """Say which model of a folder is taken, where it holds others."""
+def _warn_of_left_out(source: str, taken: Path, left_out: Sequence[Path]) -> None:
+    """Log which model of a folder is taken, where it has several."""
     if left_out:
         logger.warning(
             "%s holds several models: %s is taken, and not %s. Give the .onnx file itself to mean "
@@ -301,7 +300,7 @@ def _say_left_out(source: str, taken: Path, left_out: Sequence[Path]) -> None:
 
 
 def _folder_of(graph: Path) -> Path:
-    """Return the folder with the config.json of a graph: its own, or the one above."""
+    """Return the folder with the config.json of a graph: the graph's folder, or its parent."""
     for folder in (graph.parent, graph.absolute().parent.parent):
         if (folder / "config.json").is_file():
             return folder
@@ -323,7 +322,7 @@ def _only_pickles(source: str, pickle: str, class_name: str) -> ModelError:
 
 
 def _on_hub(source: str) -> FinishedModel:
-    """Find a model of a hub, downloaded unless it is there."""
+    """Find a hub model, and download it unless it is cached."""
     match = HUB_NAME.fullmatch(source)
     if match is None or source.startswith("."):
         raise NotAnArtifactError(
@@ -331,7 +330,7 @@ def _on_hub(source: str) -> FinishedModel:
             "stage wrote (its --out), a model folder, an .onnx file, or a hub name."
         )
     name, revision = match["name"], match["revision"]
-    # which an artifact's own files do without
+    # not needed for files of an artifact
     from huggingface_hub import HfApi, snapshot_download
     from huggingface_hub.constants import HF_HUB_OFFLINE
 
@@ -373,10 +372,10 @@ def _on_hub(source: str) -> FinishedModel:
 
 
 def wanted(source: str, files: Sequence[str]) -> list[str]:
-    """Return the files of a hub's repository to download: its weights, or else its graph.
+    """Return the files of a hub repository to download: with weights, or else with a graph.
 
     Raises:
-        ModelError: its weights are pickles alone.
+        ModelError: the repository has only pickled weights.
     """
     top = [name for name in files if "/" not in name]
     companions = [name for name in top if name.endswith(HUB_SUFFIXES)]
@@ -400,7 +399,7 @@ def _place(
     pooling: PoolingName | None = None,
     problem_type: str | None = None,
 ) -> None:
-    """Write a model as an artifact; one that is an artifact is copied."""
+    """Write a model as an artifact; an artifact is copied."""
     if found.is_artifact:
         copy_artifact(Artifact.load(found.folder), out)
     else:
@@ -463,7 +462,7 @@ def _write(
         else:
             config.save_pretrained(draft.directory)
             save_graph(graph.model, draft.directory / ONNX_NAME, MOST_MB)
-            if precision == "float32":  # the scales of integers may be those of a whole batch
+            if precision == "float32":  # integer scales may depend on the whole batch
                 path = draft.directory / ONNX_NAME
                 check_graph(path, config, tokenizer, found.source)
         save_tokenizer(tokenizer, draft.directory)
@@ -471,20 +470,20 @@ def _write(
 
 @dataclass(frozen=True)
 class _Head:
-    """What config.json says of the head."""
+    """The head, as config.json describes it."""
 
     config: PretrainedConfig
     problem: Problem[Any]
     labels: tuple[str, ...]
-    """In the order of the artifact's logits."""
+    """Labels in the order of the artifact's logits."""
     order: tuple[int, ...]
-    """The number that each label has in the model: another one where the tag O was not first."""
+    """Number of each label in the model; it differs where the tag O was not first."""
     vector: VectorSettings | None = None
-    """How a model without labels gives vectors."""
+    """Vector settings of a model without labels."""
 
     @property
     def text_columns(self) -> tuple[str, ...]:
-        """Names of the columns of texts, by default."""
+        """Default names of the text columns."""
         texts = self.problem.columns.texts
         if not self.problem.places_are_labels:
             return texts
@@ -500,8 +499,8 @@ def _head_of(
     """Read the kind of problem and the labels of a model.
 
     Raises:
-        ModelError: it has no classification head, or one of a kind that bertender does not know.
-        ConfigError: `labels` are not as many as the model's, or it is of another problem type.
+        ModelError: the model has no classification head, or an unknown one.
+        ConfigError: the number of `labels` differs, or the model has another problem type.
     """
     from bertender.models.own_models import open_config
 
@@ -511,7 +510,7 @@ def _head_of(
         raise ModelError(f"the config.json of {found.source} cannot be read: {error}") from None
     if pooling or has_pooling(found.folder):
         return _vector_head(found, config, labels, pooling)
-    problem = _of_one_output(_problem_of(config, found), config, found, problem_type)
+    problem = _problem_of_one_output(_problem_of(config, found), config, found, problem_type)
     if problem.places_are_labels:
         return _head_of_choices(config, problem, found, labels)
     id2label: Mapping[Any, str] = config.id2label or {}
@@ -537,7 +536,7 @@ def _head_of(
         )
     order = tuple(range(len(chosen)))
     if problem is TOKEN_CLASSIFICATION and OUTSIDE in chosen:
-        # words that a model does not see, beyond its longest input, have the first tag
+        # words beyond a model's longest input have the first tag, so it must be O
         order = tuple(sorted(order, key=lambda number: chosen[number] != OUTSIDE))
     return _Head(config, problem, tuple(chosen[number] for number in order), order)
 
@@ -551,8 +550,8 @@ def _vector_head(
     """Return the head of a model that gives vectors.
 
     Raises:
-        ConfigError: `labels` or `pooling` are of another model.
-        ModelError: its files ask for what is not computed here, or it is a graph.
+        ConfigError: `labels` or `pooling` do not fit the model.
+        ModelError: its files have unsupported settings, or it is a graph.
     """
     from bertender.models.embedders import SETTING
 
@@ -581,8 +580,8 @@ def _head_of_choices(
     found: FinishedModel,
     labels: Sequence[str] | None,
 ) -> _Head:
-    """Read a model that scores choices one at a time: config.json does not say how many there are,
-    so that it has the first alone where the user does not say it either."""
+    """Read a model that scores choices one at a time. config.json does not have their number, so
+    that there is one label unless the user gives several."""
     chosen = ("0",) if labels is None else tuple(labels)
     if chosen != tuple(map(str, range(len(chosen)))):
         raise ConfigError(
@@ -644,10 +643,10 @@ ONE_OUTPUT = (REGRESSION, RANKING)
 """Kinds of problems whose models have one output for a text."""
 
 
-def _of_one_output(
+def _problem_of_one_output(
     problem: Problem[Any], config: PretrainedConfig, found: FinishedModel, wanted: str | None
 ) -> Problem[Any]:
-    """Return the kind that a user wants of a model with one output; else the one that was read.
+    """Return the user's kind of problem for a model with one output, else the kind of its config.
 
     Raises:
         ConfigError: the model has another kind of head.
@@ -673,7 +672,7 @@ def _of_one_output(
 
 
 def _torch_model(found: FinishedModel, head: _Head) -> PreTrainedModel:
-    """Load a model of transformers in float32, with its labels in the order of the head."""
+    """Load a transformers model in float32, with its labels in the order of the head."""
     import torch
     from safetensors import SafetensorError
 
@@ -716,11 +715,10 @@ def _torch_model(found: FinishedModel, head: _Head) -> PreTrainedModel:
 
 
 def _tokenizer(found: FinishedModel, head: _Head, inputs: Sequence[str]) -> PreTrainedTokenizerBase:
-    """Load the tokenizer of a model; its tokens stay as they are, and no text is longer than the
-    model takes.
+    """Load the tokenizer of a model, unchanged except for the longest input of the model.
 
     Raises:
-        ModelError: there is none that can be read, or it cannot map tokens to words where words
+        ModelError: the tokenizer cannot be loaded, or cannot map tokens to words although words
             have labels.
     """
     from bertender.models.families import most_tokens
@@ -747,10 +745,10 @@ def _tokenizer(found: FinishedModel, head: _Head, inputs: Sequence[str]) -> PreT
     if head.vector is not None and head.vector.max_length:
         longest = min(longest, head.vector.max_length)
     named = tokenizer.model_input_names
-    return load_tokenizer(  # only what it is loaded with is saved with it
+    return load_tokenizer(  # only settings given at loading are saved
         found.folder,
         **settings,
         model_max_length=min(longest, most_tokens(head.config) or longest),
-        # a graph fails without one of its inputs; a model has a default for what it may be given
+        # a graph needs all of its inputs; a model has defaults for some
         model_input_names=[name for name in inputs if name in named or found.graph is not None],
     )

@@ -1,12 +1,11 @@
-"""ModernBERT (Warner et al. 2024, arXiv 2412.13663): its row of FAMILIES.
+"""ModernBERT (Warner et al. 2024, arXiv 2412.13663): its family.
 
-Queries, keys and values are one linear layer, the feed-forward part has a gate, positions turn
-queries and keys, and the norms stand before the parts. The first layer has no norm before its
-attention, since the embeddings have one. Every `global_attn_every_n_layers`-th layer, from the
-first on, attends to all tokens, the others to `local_attention` tokens around each. Both follow
-from a layer's number, so that a shorter model must have them at the right numbers. Attention scores
-reach over all tokens in local layers too: their window is a mask, which comes after. Queries and
-keys are read before they are turned, scores after.
+Queries, keys and values share a linear layer, the feed-forward part has a gate, positions are
+rotary, and norms come first (pre-norm). The first layer has no attention norm, since the embeddings
+have one. Every `global_attn_every_n_layers`-th layer, from the first on, attends to all tokens, the
+others to `local_attention` tokens around each. The kind follows from the layer's number, so that a
+shorter model must keep it. Attention scores cover all tokens in local layers too, since the window
+is a mask that is added later. Queries and keys are read before the rotation, scores after it.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ GLOBAL_EVERY = "global_attn_every_n_layers"
 def _scores(
     attention: Any, call: Arguments, query: torch.Tensor, key: torch.Tensor
 ) -> torch.Tensor:
-    """Turn queries and keys by their positions first; local layers do so at a rate of their own."""
+    """Return scores of rotated queries and keys; local layers have their own rotation rate."""
     if BEFORE_5:
         cos, sin = attention.rotary_emb(query, position_ids=call["kwargs"]["position_ids"])
     else:
@@ -54,7 +53,7 @@ def _heads(attention: Any, heads: Sequence[int], size: int) -> None:
 
 
 def _kinds(config: PretrainedConfig) -> list[str]:
-    """Return which tokens each layer attends to, as transformers 5 calls it."""
+    """Return the attention type of each layer, in the terms of transformers 5."""
     if kinds := getattr(config, "layer_types", None):
         return list(kinds)
     every = getattr(config, GLOBAL_EVERY)
@@ -63,10 +62,10 @@ def _kinds(config: PretrainedConfig) -> list[str]:
 
 
 def _settings(config: PretrainedConfig, layers: Sequence[int]) -> Mapping[str, Any] | None:
-    """Return which tokens the layers of a model of these alone attend to.
+    """Return the attention settings of a model with only these layers; None where there are none.
 
-    Its first layer is the first of the whole, which alone has no norm before its attention. A
-    config of transformers before 5 has no models but those that attend to all tokens regularly.
+    It must have the first layer, which has no attention norm. Before transformers 5, global layers
+    must be evenly spaced.
     """
     kinds = [_kinds(config)[layer] for layer in layers]
     if layers[0]:
@@ -82,9 +81,10 @@ def _settings(config: PretrainedConfig, layers: Sequence[int]) -> Mapping[str, A
 
 
 def _nearest(config: PretrainedConfig, layers: Sequence[int]) -> tuple[int, ...]:
-    """Return layers with the least distance to some in sum that alternate as the whole model's."""
+    """Return the layers with the least total distance to `layers` whose types alternate like the
+    model's."""
     kinds = _kinds(config)
-    # last layer -> the least distance that ends there, its layers
+    # last layer -> (least total distance, layers)
     best: dict[int, tuple[int, tuple[int, ...]]] = {0: (0, (0,))}
     for place, wanted in list(enumerate(layers))[1:]:
         ends = [end for end in range(place, len(kinds)) if kinds[end] == kinds[place]]
@@ -99,16 +99,16 @@ def _nearest(config: PretrainedConfig, layers: Sequence[int]) -> tuple[int, ...]
 
 
 class _Rotary(torch.autograd.Function):
-    """Queries or keys turned by their positions (Su et al. 2021, arXiv 2104.09864, eq. 34).
+    """Rotary position embedding (Su et al. 2021, arXiv 2104.09864, eq. 34).
 
-    In a graph it is one operator of ONNX Runtime.
+    It is exported as one operator of ONNX Runtime.
     """
 
     @staticmethod
     def forward(
         ctx: Any, states: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor
     ) -> torch.Tensor:
-        """Turn states (batch, seq, hidden) by angles (seq, head_dim / 2), alike for all heads."""
+        """Rotate states (batch, seq, hidden) by angles (seq, head_dim / 2), equal for all heads."""
         first, second = states.unflatten(-1, (-1, 2, cos.shape[-1])).unbind(-2)
         cos, sin = cos[:, None], sin[:, None]  # (seq, 1, head_dim / 2)
         turned = torch.stack((first * cos - second * sin, second * cos + first * sin), -2)
@@ -122,7 +122,7 @@ class _Rotary(torch.autograd.Function):
 
 
 class _Attention(torch.autograd.Function):
-    """Attention of all heads, in a graph one operator of ONNX Runtime."""
+    """Attention of all heads, exported as one operator of ONNX Runtime."""
 
     @staticmethod
     def forward(
@@ -133,16 +133,16 @@ class _Attention(torch.autograd.Function):
         mask: torch.Tensor | None,
         heads: int,
     ) -> torch.Tensor:
-        """Return contexts (batch, seq, hidden) of states of that shape.
+        """Return contexts (batch, seq, hidden).
 
         Args:
             ctx: unused.
-            query: as it is after its turn.
-            key: likewise.
-            value: as it is projected.
-            mask: what is added to the scores, (batch, 1, seq, seq); None outside a trace, where
+            query: rotated queries, (batch, seq, hidden).
+            key: rotated keys.
+            value: values.
+            mask: additive mask of the scores, (batch, 1, seq, seq); None outside a trace, where
                 every token attends to every other.
-            heads: how many.
+            heads: number of heads.
         """
         by_head = (each.unflatten(-1, (heads, -1)).transpose(1, 2) for each in (query, key, value))
         queries, keys, values = by_head
@@ -154,31 +154,29 @@ class _Attention(torch.autograd.Function):
 
     @staticmethod
     def symbolic(g: Any, query: Any, key: Any, value: Any, mask: Any, heads: int) -> Any:
-        none = g.op("prim::Constant")  # no bias of the projections, no mask of the keys alone
+        none = g.op("prim::Constant")  # no bias of the projections, no key mask
         none.setType(torch.OptionalType.ofTensor())
         inputs = (query, key, value, none, none, mask)
         contexts = g.op(f"{RUNTIME_DOMAIN}::MultiHeadAttention", *inputs, num_heads_i=heads)
         return contexts.setType(query.type())
 
 
-def _attend_in_one(model: PreTrainedModel) -> None:
-    """Let each attention be written into a graph as operators of ONNX Runtime.
-
-    Their optimizer knows no pattern for it, in either major of transformers.
-    """
+def _fuse_attention(model: PreTrainedModel) -> None:
+    """Make each attention export as operators of ONNX Runtime, whose optimizer has no pattern for
+    it in any version of transformers."""
     for module in model.modules():
         if type(module).__name__ == "ModernBertAttention":
-            module.forward = partial(_in_one, module)
+            module.forward = partial(_fused_attention, module)
 
 
-def _in_one(
+def _fused_attention(
     attention: Any,
     hidden_states: torch.Tensor,
     position_embeddings: tuple[torch.Tensor, torch.Tensor] | None = None,
     attention_mask: torch.Tensor | None = None,
     **call: Any,
 ) -> tuple[torch.Tensor | None, ...]:
-    """Return the contexts (batch, seq, hidden) of states of that shape, as the model's own does."""
+    """Return the contexts (batch, seq, hidden), like the model's own attention."""
     if BEFORE_5:
         cos, sin = attention.rotary_emb(hidden_states, position_ids=call["position_ids"])
         if attention.local_attention != (-1, -1):
@@ -187,7 +185,7 @@ def _in_one(
         assert position_embeddings is not None
         cos, sin = position_embeddings
     half = attention.head_dim // 2
-    cos, sin = cos[0, :, :half], sin[0, :, :half]  # both halves of a head turn alike
+    cos, sin = cos[0, :, :half], sin[0, :, :half]  # both halves of a head rotate equally
     width = attention.Wqkv.out_features // 3
     query, key, value = attention.Wqkv(hidden_states).split(width, dim=-1)
     turn: Any = _Rotary.apply
@@ -212,12 +210,12 @@ MODERNBERT = Family(
     plain_layers=False,
     settings_of_layers=_settings,
     nearest_layers=_nearest,
-    # other attention drops the padding, and compiled parts pass hooks by
+    # other implementations drop padding, and compiled parts skip hooks
     loading={
         "attn_implementation": "sdpa",
         **({"reference_compile": False} if BEFORE_5 else {}),
     },
     scores=_scores,
-    fusion=Fusion(prepare=_attend_in_one, written=True),
+    fusion=Fusion(prepare=_fuse_attention, written=True),
     pruning=Pruning(_heads),
 )

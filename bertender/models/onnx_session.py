@@ -1,7 +1,7 @@
-"""Graphs in ONNX Runtime: sessions, the predictor, and a check that every token has a row.
+"""ONNX Runtime: sessions, the predictor, and a check that every token has an embedding row.
 
-ONNX Runtime is imported where a session is opened, so that what only names a runtime starts
-without it; PyTorch and the package onnx are not, so that an endpoint starts quickly.
+ONNX Runtime is imported only when a session is opened. PyTorch and the onnx package are not
+imported, so that an endpoint starts quickly.
 """
 
 from __future__ import annotations
@@ -26,29 +26,29 @@ if TYPE_CHECKING:
     from bertender.text.tokenizer import FileTokenizer
 
 ONNX_NAME = "model.onnx"
-"""The graph's file in an onnx artifact, where Optimum looks for it too."""
+"""File of the graph in an onnx artifact, as in Optimum."""
 ONNX_DATA_NAME = "model.onnx_data"
-"""File of the weights where a graph is too large for one file; Optimum's name for it."""
+"""File of the weights of a graph that is too large for one file, as in Optimum."""
 RUNTIME_DOMAIN = "com.microsoft"
-"""The set of ONNX Runtime's own operators."""
+"""Operator set of ONNX Runtime."""
 MOST_MB = 2000
-"""Most megabytes of a file that protobuf reads; it stops at 2 GiB."""
+"""Most megabytes of a graph file, below protobuf's limit of 2 GiB."""
 
 Provider = str | tuple[str, Mapping[str, str]]
-"""A name of ONNX Runtime, or one with its options."""
+"""An execution provider, alone or with its options."""
 ERRORS_ONLY = 3
 
 LEFT_OUT = ("SkipLayerNormFusion",)
-"""Optimizers of ONNX Runtime that make a graph slower on the CPU: its kernel of a layer norm that
-is fused with the addition before it takes longer than the two (benchmarks/reports/engines.md)."""
+"""Optimizers of ONNX Runtime that make a graph slower on the CPU: the kernel of a layer norm fused
+with its addition is slower than both operators (benchmarks/reports/engines.md)."""
 SESSION_CONFIG: Mapping[str, str] = {"session.x64quantprecision": "1"}
-"""Entries of ONNX Runtime's session configuration that change outputs. By this one, x86 CPUs
+"""Entries of ONNX Runtime's session configuration that change outputs. With this one, x86 CPUs
 without 8-bit dot products multiply unsigned integers where a weight has more than 7 bits. Without
-it they add pairs of products in 16 bits, which saturate: wrong outputs, without an error. On other
-CPUs it is left out: it keeps products off AMX, and they take as long as those of floats."""
+it they add pairs of products in 16 bits, which saturate: wrong outputs, without an error. Other
+CPUs leave it out, since it keeps products off AMX and makes them as slow as float products."""
 
 SHARED_WEIGHT = "Attempt to replace the existing tensor"
-"""Part of ONNX Runtime's message where products share a weight that it would make unsigned."""
+"""Part of ONNX Runtime's message where several products share a weight to make unsigned."""
 FEWER_BITS = (
     "On this CPU, which has no 8-bit dot products, ONNX Runtime cannot add 8-bit products exactly "
     "whose weights are shared, as an ALBERT's. Quantize the model with --target avx2."
@@ -73,13 +73,13 @@ def open_session(
     """Open a graph on the CPU.
 
     Args:
-        graph: its file, or what would be in it.
-        threads: intra-op threads; 0 takes OMP_NUM_THREADS, and every core where it is not set.
+        graph: file or bytes of the graph.
+        threads: intra-op threads; 0 takes OMP_NUM_THREADS, or else all cores.
         spinning: let idle threads wait in a loop: faster alone, slower next to other work.
-        optimized: where to write the graph that really runs.
-        profile: how the name of the file begins that `end_profiling` writes.
-        left_out: ONNX Runtime's own optimizers that are not run; None runs every node as it stands,
-            so that SESSION_CONFIG, which one of them applies, has no effect.
+        optimized: file for the optimized graph that runs.
+        profile: prefix of the file that `end_profiling` writes.
+        left_out: optimizers of ONNX Runtime to skip; None skips all, and then SESSION_CONFIG, which
+            one of them applies, has no effect.
 
     Raises:
         ModelError: ONNX Runtime cannot open it.
@@ -98,7 +98,7 @@ def open_session(
 
 
 def session_options(threads: int, spinning: bool) -> onnxruntime.SessionOptions:
-    """Return the options of every session; see `open_session`."""
+    """Return the common options of all sessions; see `open_session`."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -120,11 +120,11 @@ def create_session(
     """Create a session.
 
     Args:
-        graph: its file, or what would be in it.
-        options: those of `session_options`.
-        providers: what runs operators, the preferred first.
-        left_out: ONNX Runtime's own optimizers that are not run.
-        advice: what to do where it fails.
+        graph: file or bytes of the graph.
+        options: result of `session_options`.
+        providers: execution providers, the preferred first.
+        left_out: optimizers of ONNX Runtime to skip.
+        advice: advice in the error.
 
     Raises:
         ModelError: ONNX Runtime cannot open the graph.
@@ -138,9 +138,9 @@ def create_session(
             options,
             providers=[*providers],
             disabled_optimizers=[*left_out],
-            enable_fallback=0,  # it would run on the CPU, without the options, and print why
+            enable_fallback=0,  # a fallback would print, and run on the CPU without the options
         )
-    except Exception as error:  # its exception classes share no public base
+    except Exception as error:  # ONNX Runtime's exceptions have no public base class
         advice = FEWER_BITS if SHARED_WEIGHT in str(error) else advice
         name = "a part of a graph" if isinstance(graph, bytes) else graph
         raise ModelError(
@@ -149,7 +149,7 @@ def create_session(
 
 
 class OnnxPredictor:
-    """An ONNX Runtime session; arrays that its graph does not take are left out."""
+    """A predictor on an ONNX Runtime session; arrays that the graph does not take are left out."""
 
     def __init__(self, session: onnxruntime.InferenceSession) -> None:
         self.session = session
@@ -161,9 +161,9 @@ class OnnxPredictor:
         return np.asarray(self.session.run(["logits"], arrays)[0], dtype=np.float32)
 
 
-# The functions below read from the mapped file, without its weights, the few fields of onnx.proto
-# that give the number of tokens that a graph has rows for. ONNX Runtime does not report a graph's
-# constants, and its look-up in a table of 4 bits reads on past the end.
+# The functions below read the number of embedding rows of a graph from a few fields of onnx.proto,
+# in the mapped file, without its weights. ONNX Runtime does not report a graph's constants, and its
+# look-up in a 4-bit table reads past the end.
 # https://protobuf.dev/programming-guides/encoding
 # https://github.com/onnx/onnx/blob/main/onnx/onnx.proto
 GRAPH = 7
@@ -189,21 +189,21 @@ class _Node(NamedTuple):
 
 
 def check_tokens(graph: Path, tokenizer: PreTrainedTokenizerBase | FileTokenizer) -> None:
-    """Raise ModelError where a tokenizer has tokens that a graph's table has no row for."""
+    """Raise ModelError where a tokenizer has tokens beyond the rows of a graph's embeddings."""
     if (rows := rows_of_tokens(graph)) is not None:
         check_rows(tokenizer, rows, graph)
 
 
 def rows_of_tokens(graph: Path) -> int | None:
-    """Return the rows of the table that a graph looks its tokens up in; None where none is found.
+    """Return the number of rows of a graph's word embeddings; None where none are found.
 
-    A file that is no graph has none, too: what opens it says so.
+    A file that is not a graph also gives None: opening it raises the error.
     """
     with graph.open("rb") as file:
         try:
             with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
                 return _rows(mapped)
-        except (ValueError, IndexError):  # it is empty, or ends within a field
+        except (ValueError, IndexError):  # the file is empty, or ends inside a field
             return None
 
 
@@ -223,7 +223,7 @@ def _rows(data: mmap.mmap) -> int | None:
             tokens.update(node.outputs)
         if node.operator in LOOKUPS and node.inputs[1] in tokens:
             table = node.inputs[0]
-            while table not in rows and table in makers:  # computed from a constant of integers
+            while table not in rows and table in makers:  # dequantized from an integer constant
                 table = makers[table].inputs[0]
             return rows.get(table)
     return None
@@ -238,7 +238,7 @@ def _node(data: mmap.mmap, part: tuple[int, int]) -> _Node:
 
 
 def _tensor(data: mmap.mmap, part: tuple[int, int]) -> tuple[str, list[int]]:
-    """Return the name of a constant, and its first dimension in a list; empty of a single number.
+    """Return the name of a constant, and its first dimension in a list; empty for a scalar.
 
     Dimensions are written one by one, or all in one field.
     """
@@ -256,7 +256,7 @@ def _parts(data: mmap.mmap, part: tuple[int, int], wanted: int) -> Iterator[tupl
 
 
 def _fields(data: mmap.mmap, part: tuple[int, int]) -> Iterator[tuple[int, tuple[int, int]]]:
-    """Yield the number of each field of a message, and from where to where its value lies."""
+    """Yield the number of each field of a message, and the start and end of its value."""
     place, end = part
     while place < end:
         key, place = _varint(data, place)
@@ -275,7 +275,7 @@ def _fields(data: mmap.mmap, part: tuple[int, int]) -> Iterator[tuple[int, tuple
 
 
 def _varint(data: mmap.mmap, place: int) -> tuple[int, int]:
-    """Return a number of seven bits a byte, the lowest first, and the place after it."""
+    """Return a varint (seven bits per byte, lowest first) and the offset after it."""
     value = shift = 0
     while True:
         byte = data[place]

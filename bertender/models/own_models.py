@@ -1,16 +1,15 @@
-"""OWN_MODELS: the architectures that bertender defines, because transformers does not have them.
+"""OWN_MODELS: architectures that bertender defines, since transformers does not have them.
 
-Their artifacts open with bertender alone. Elsewhere transformers refuses them, since their
-config.json names a type that it does not know.
+Their artifacts open only with bertender: transformers alone does not know their model type.
 
-Two are classifiers over a table of word vectors (`table_models`). The others are pruned: their
-layers may differ in their heads and neurons. transformers builds all layers of a model alike, each
-head as wide as the model over its number of heads, so a pruned model has a type of its own, whose
-config lists what each layer has.
+Two architectures are classifiers over a table of word vectors (`table_models`). The others are
+pruned, with different heads and neurons in each layer. transformers builds all layers alike, with
+heads of width hidden_size / heads, so a pruned model has its own type, whose config lists the heads
+and neurons of each layer.
 
-Models of transformers that answer questions return the logits of starts and of ends apart. Here
-they are there as `logits` (batch, seq, 2) too, so that whatever reads the logits of tokens reads
-these: their head is one linear layer with two outputs a token, as that of a model that tags words.
+transformers returns start and end logits of question answering models separately. Here they are
+also returned as `logits` (batch, seq, 2), like those of a tagger with two labels: the head is one
+linear layer with two outputs per token.
 """
 
 from __future__ import annotations
@@ -58,16 +57,17 @@ from bertender.models.table_models import (
 )
 
 ANSWERING_HEADS = ("qa_outputs", "classifier")
-"""Names of the head's layer, in ModernBERT the second."""
+"""Names of the head's linear layer; the second is ModernBERT's."""
 
 
 class AnsweringModel(PreTrainedModel):
-    """A model that answers questions, and returns `logits` besides."""
+    """A question answering model that also returns `logits`."""
 
 
 @functools.cache
 def answering_class(origin: type[PreTrainedModel]) -> type[PreTrainedModel]:
-    """Return a class of transformers with logits of both columns; it is saved by the same name."""
+    """Return a subclass of a transformers class that also returns `logits`, saved by the same
+    name."""
     if issubclass(origin, AnsweringModel):
         return origin
     whole: Any = origin.forward
@@ -89,10 +89,10 @@ def answering_class(origin: type[PreTrainedModel]) -> type[PreTrainedModel]:
 
 
 def answering(model: PreTrainedModel) -> PreTrainedModel:
-    """Let a model of transformers that answers questions return `logits` besides, in place.
+    """Make a question answering model of transformers also return `logits`, in place.
 
     Raises:
-        ModelError: its head has another form.
+        ModelError: the head is not one linear layer.
     """
     answering_head(model)
     origin: Any = type(model)
@@ -101,7 +101,7 @@ def answering(model: PreTrainedModel) -> PreTrainedModel:
 
 
 def answering_head(model: PreTrainedModel) -> nn.Linear:
-    """Return the layer with the two logits of a token, or raise ModelError."""
+    """Return the linear layer with the two logits of a token, or raise ModelError."""
     for name in ANSWERING_HEADS:
         layer = getattr(model, name, None)
         if isinstance(layer, nn.Linear) and layer.out_features == 2:
@@ -114,7 +114,7 @@ def answering_head(model: PreTrainedModel) -> nn.Linear:
 
 
 class _PrunedConfig(PretrainedConfig):
-    """The config of an architecture, with the remaining heads and neurons of each layer."""
+    """Config of a pruned model, with the remaining heads and neurons of each layer."""
 
     pruned_from: str
 
@@ -125,9 +125,9 @@ class _PrunedConfig(PretrainedConfig):
         head_numbers: Sequence[Sequence[int]] | None = None,
         **settings: Any,
     ) -> None:
-        """Take how many heads and neurons each layer has, and which of its first heads they are.
+        """Take each layer's number of heads and neurons, and its heads' numbers before pruning.
 
-        None is what all had before, or the first ones.
+        None means unpruned, or the first heads.
         """
         super().__init__(**settings)
         self.heads_kept = heads_kept and list(heads_kept)
@@ -137,7 +137,7 @@ class _PrunedConfig(PretrainedConfig):
 
 
 class _PrunedModel(PreTrainedModel):
-    """A model of an architecture, built with the layers of its config."""
+    """A pruned model, built with the heads and neurons of its config."""
 
     def __init__(self, config: Any) -> None:
         super().__init__(config)
@@ -151,8 +151,8 @@ class _PrunedModel(PreTrainedModel):
 
 
 Classes: TypeAlias = tuple[type[PreTrainedModel] | None, ...]
-"""Of the models of an architecture that label texts, label words, give vectors, and answer
-questions; None where transformers has none."""
+"""Classes of an architecture for texts, words, vectors and question answering; None where
+transformers has none."""
 
 
 @dataclass(frozen=True)
@@ -161,11 +161,11 @@ class Prunable:
 
     config: type[_PrunedConfig]
     origins: Classes
-    """Those of transformers."""
+    """Classes of transformers."""
     pruned: Classes
-    """Their pruned forms, by `config`."""
+    """Pruned classes, with `config` as config class."""
     width: str
-    """The setting of the origin's config for the number of neurons of each layer."""
+    """Setting of the original config for the number of neurons."""
 
     @classmethod
     def of(cls, name: str, pruning: Pruning) -> Self:
@@ -174,7 +174,7 @@ class Prunable:
         own = {
             "model_type": f"bertender-pruned-{name}",
             "pruned_from": name,
-            # transformers 5 gives a config without one an __init__ of its annotated settings
+            # without an __init__, transformers 5 generates one from annotated settings
             "__init__": _PrunedConfig.__init__,
         }
         kind: Any = type(f"Pruned{config.__name__}", (_PrunedConfig, config), own)
@@ -195,7 +195,7 @@ class Prunable:
     def classes_of(
         self, model: PreTrainedModel
     ) -> tuple[type[PreTrainedModel], type[PreTrainedModel]]:
-        """Return the classes of a model with its head: the architecture's own, and the pruned."""
+        """Return the original and the pruned class for a model's head."""
         pairs = zip(filter(None, self.origins), filter(None, self.pruned), strict=True)
         return next(pair for pair in pairs if isinstance(model, pair[0]))
 
@@ -205,12 +205,12 @@ PRUNABLE: Mapping[str, Prunable] = {
     for name, family in FAMILIES.items()
     if not family.pruning.obstacle
 }
-"""The pruned form of an architecture, by the model_type that it is made of."""
+"""Prunable architectures, by original model_type."""
 
 
 @dataclass(frozen=True)
 class OwnModel:
-    """A row of OWN_MODELS."""
+    """An architecture of OWN_MODELS."""
 
     config: type[PretrainedConfig]
     classifier: type[PreTrainedModel]
@@ -218,7 +218,7 @@ class OwnModel:
     embedder: type[PreTrainedModel] | None = None
     answerer: type[PreTrainedModel] | None = None
     per_token: tuple[str, ...] = ()
-    """Its weights with one row a token, besides the table of word embeddings."""
+    """Weights with one row per token, besides the word embeddings."""
 
     @classmethod
     def of(cls, row: Prunable) -> Self:
@@ -246,15 +246,15 @@ OUTPUTS: Mapping[str, bool] = {
     "output_hidden_states": False,
     **({"torchscript": False} if BEFORE_5 else {}),
 }
-"""Settings of what a model returns, which some configs have otherwise."""
+"""Output settings, which some configs set differently."""
 
 
 FULL = "original_full"
-"""The setting of BigBird by which each token attends to all."""
+"""Value of BigBird's attention_type with which each token attends to all."""
 
 
 def head_size(config: PretrainedConfig) -> int:
-    """Return the width of a head, which pruning leaves as it is."""
+    """Return the width of a head, which pruning does not change."""
     return int(config.hidden_size // config.num_attention_heads)
 
 
@@ -265,7 +265,7 @@ def heads_of(config: PretrainedConfig) -> list[int]:
 
 
 def head_numbers_of(config: PretrainedConfig) -> list[list[int]]:
-    """Return the heads of each layer by their numbers before any cut."""
+    """Return the heads of each layer, by their numbers before pruning."""
     numbers = getattr(config, "head_numbers", None)
     return numbers or [list(range(count)) for count in heads_of(config)]
 
@@ -279,7 +279,7 @@ def neurons_of(config: PretrainedConfig) -> list[int]:
 
 
 def register_own_models() -> None:
-    """Let the Auto classes of transformers know the rows of OWN_MODELS."""
+    """Register OWN_MODELS with the Auto classes of transformers."""
     for row in OWN_MODELS.values():
         AutoConfig.register(row.config.model_type, row.config, exist_ok=True)
         AutoModelForSequenceClassification.register(row.config, row.classifier, exist_ok=True)
@@ -292,7 +292,7 @@ def register_own_models() -> None:
 
 
 def auto_class(name: str) -> Any:
-    """Return the class that opens models with a head, by its name: of transformers, or our own."""
+    """Return an Auto class by name: one of transformers, or bertender's own."""
     own = {kind.__name__: kind for kind in (AutoModelForSentenceEmbedding,)}
     return own.get(name) or getattr(transformers, name)
 
@@ -305,8 +305,8 @@ def open_config(source: str, **settings: Any) -> PretrainedConfig:
         settings: more arguments of `from_pretrained`.
 
     Raises:
-        HubCodeError: it names code of the hub.
-        OSError, ValueError, KeyError: it cannot be read.
+        HubCodeError: the config refers to code on the hub.
+        OSError, ValueError, KeyError: the config cannot be read.
     """
     register_own_models()
     config: PretrainedConfig = open_pretrained(AutoConfig, source, **settings)
@@ -319,18 +319,18 @@ def load_pretrained(
     """Load a model of transformers or of OWN_MODELS, from safetensors alone.
 
     Args:
-        auto_class: one of transformers' Auto classes, that of the head.
+        auto_class: Auto class of the head.
         source: a folder or a hub name.
         settings: more arguments of `from_pretrained`.
 
     Returns:
-        The model, and what its weights did not fit: `missing_keys`, `mismatched_keys`, ...
+        The model, and the report of loading: `missing_keys`, `mismatched_keys`, ...
 
     Raises:
-        HubCodeError: its config names code of the hub.
-        ModelError: a weight is not finite, or this version of transformers would leave weights of
-            a layer aside; or its attention is sparse.
-        OSError, ValueError, KeyError, RuntimeError, SafetensorError: it cannot be opened, or it
+        HubCodeError: the config refers to code on the hub.
+        ModelError: a weight is not finite, this version of transformers would ignore weights of a
+            layer, or attention is sparse.
+        OSError, ValueError, KeyError, RuntimeError, SafetensorError: the model cannot be loaded, or
             would need a pickle or code from the hub.
     """
     local = {name: settings[name] for name in ("local_files_only",) if name in settings}
@@ -353,21 +353,21 @@ def load_pretrained(
     model, report = open_pretrained(
         auto_class, source, use_safetensors=True, output_loading_info=True, **settings
     )
-    _part_storages(model)
+    _separate_storages(model)
     if name := not_finite(model):
         raise ModelError(
             f"weight {name} of {source} has a value that is not a finite number, so that all that "
             "is computed with it is lost. Take the weights of an earlier checkpoint, or download "
             "them again."
         )
-    if family and (name := _unread(report, model, family)):
+    if family and (name := _ignored_weight(report, model, family)):
         raise ModelError(
             f"{source} has the weight {name}, which a {type(model).__name__} of transformers "
             f"{transformers.__version__} would not read, so that its layers would compute another "
             "thing. Merge an adapter into its model, or use the version of transformers that wrote "
             "it."
         )
-    # transformers names the shapes of each, too
+    # transformers adds the shapes to each key
     report["mismatched_keys"] = [
         each if isinstance(each, str) else each[0] for each in report["mismatched_keys"]
     ]
@@ -375,15 +375,15 @@ def load_pretrained(
 
 
 def with_logits(model: PreTrainedModel, auto_class: Any) -> PreTrainedModel:
-    """Return a model that has just been made by a class of transformers, and returns `logits`."""
+    """Return a new transformers model, changed to return `logits` if it answers questions."""
     return answering(model) if auto_class is AutoModelForQuestionAnswering else model
 
 
-def _part_storages(model: nn.Module) -> None:
-    """Give each weight memory of its own, in place.
+def _separate_storages(model: nn.Module) -> None:
+    """Give each weight its own memory, in place.
 
-    transformers 5 cuts NomicBERT's queries, keys and values from one tensor of its file, and
-    safetensors writes no weight that is a part of another's memory.
+    transformers 5 slices NomicBERT's queries, keys and values from one tensor, and safetensors
+    does not save weights that share memory.
     """
     for weight in model.parameters():
         if not weight.is_meta and weight.untyped_storage().nbytes() > weight.nbytes:
@@ -393,19 +393,19 @@ def _part_storages(model: nn.Module) -> None:
 def not_finite(model: nn.Module) -> str | None:
     """Return the name of the first weight with a NaN or an infinity; None where all are finite."""
     for name, weight in model.named_parameters():
-        # a sum takes no memory; it is not finite where a value is not
+        # a sum needs no memory, and is not finite if a value is not
         if not weight.is_meta and not weight.detach().sum(dtype=torch.float64).isfinite():
             return name
     return None
 
 
-def _unread(
+def _ignored_weight(
     report: Mapping[str, Iterable[str]], model: PreTrainedModel, family: Family
 ) -> str | None:
-    """Return the first weight of a layer that the model would not read; None where there is none.
+    """Return the first layer weight in the file that the model ignores; None where there is none.
 
-    What is in a layer beyond the model's depth is left out by its config. A model that misses
-    weights of its own layers is another one altogether, which is for the caller to say.
+    Layers beyond the model's depth do not count, since the config leaves them out. If the model
+    itself misses layer weights, the result is None and the caller reports that.
     """
     place = re.compile(rf"(?:^|\.)({re.escape(family.layers)}\.\d+\.)")
     layers = {found[1] for name in model.state_dict() if (found := place.search(name))}
@@ -417,20 +417,20 @@ def _unread(
 
 @dataclass(frozen=True)
 class ExpectedModel:
-    """A model that is not made yet, as far as settings define it.
+    """A model that does not exist yet, as far as settings define it.
 
-    It is on PyTorch's device `meta`: tensors have shapes there, and no numbers. So what a step
-    checks of a model is checked before the model is made, by the same functions.
+    It is on PyTorch's device `meta`, where tensors have shapes but no values, so that the checks of
+    a step can run before the model exists.
     """
 
     model: PreTrainedModel
-    """Without weights, under a head that labels texts, whatever head it will have."""
+    """Model without weights, always with a head that labels texts."""
     shape_known: bool = True
-    """Whether its layers and widths are those of the model, too; else its class alone."""
+    """Whether layers and widths are known, not only the class."""
 
     @classmethod
     def of(cls, config: PretrainedConfig, *, shape_known: bool = True) -> Self | None:
-        """Return the model of a config; None where no such model labels texts."""
+        """Return the model of a config; None for architectures that cannot label texts."""
         register_own_models()
         auto_class: Any = AutoModelForSequenceClassification
         try:
@@ -441,17 +441,17 @@ class ExpectedModel:
 
     @classmethod
     def of_type(cls, model_type: str) -> Self | None:
-        """Return a model of which the architecture alone is known."""
+        """Return a model of which only the architecture is known."""
         row = OWN_MODELS.get(model_type)
         config = row.config() if row else AutoConfig.for_model(model_type)
         return cls.of(config, shape_known=False)
 
 
 def expected_on_disk(source: str | Path) -> ExpectedModel | None:
-    """Return the model of a folder, or of a hub name that is cached; None of any other.
+    """Return the model of a folder or a cached hub name; None for any other source.
 
     Raises:
-        HubCodeError: its config names code of the hub.
+        HubCodeError: the config refers to code on the hub.
     """
     try:
         config = open_config(str(source), local_files_only=True)
@@ -461,7 +461,7 @@ def expected_on_disk(source: str | Path) -> ExpectedModel | None:
 
 
 def without_weights(build: Callable[[], PreTrainedModel]) -> PreTrainedModel | None:
-    """Return what is built, without weights; None where the builder reads a number."""
+    """Build a model without weights; None where the builder reads values of tensors."""
     try:
         with torch.device("meta"):
             return build()

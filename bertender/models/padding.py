@@ -1,7 +1,7 @@
-"""Whether a model's outputs change with padding.
+"""Checks that a model's outputs do not change with padding.
 
-It is found by running the model: a text's outputs must be its own. Every command that opens a model
-from elsewhere asks here, whatever its architecture.
+The model is run on a text alone and in a batch. All commands that open models of other libraries
+use these checks, for any architecture.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from bertender.text.batch import Batch
 
 SHORT, LONG = "a", "a text that has more tokens than the other"
 CHANGED = 1e-3
-"""Share of the largest output by which rounding does not change one."""
+"""Share of the largest output above which a difference is not rounding."""
 
 Run = Callable[[Mapping[str, torch.Tensor]], torch.Tensor]
 """Token columns (batch, seq) -> outputs (batch, ...)."""
@@ -30,16 +30,17 @@ Run = Callable[[Mapping[str, torch.Tensor]], torch.Tensor]
 def padding_unread(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, source: str
 ) -> int | None:
-    """Return the token by which a model knows its padding; set to the tokenizer's where it must be.
+    """Return a `pad_token_id` with which outputs do not change with padding: the model's, or else
+    the tokenizer's.
 
-    A decoder reads a text's last token, which it finds by `pad_token_id`. Without it, or with
-    another one than the tokenizer pads with, a text has other outputs beside longer ones than
-    alone. So it has in an encoder whose tokens read their neighbours (ConvBERT, FNet). What
-    architectures of FAMILIES read is known.
+    A decoder reads a text's last token, which it finds by `pad_token_id`. Without it, or if it is
+    not the tokenizer's, the outputs of a text change next to longer ones. They also change in
+    encoders whose tokens read their neighbours (ConvBERT, FNet). Architectures of FAMILIES are
+    known not to read padding.
 
     Raises:
-        ModelError: outputs change with padding, and would change with the tokenizer's token too.
-        ConfigError: its vectors are those of a first token that reads no other.
+        ModelError: outputs change with padding for both ids.
+        ConfigError: the model's vectors are of a first token that attends to no other.
     """
     check_pooling(model, source)
     own: int | None = model.config.pad_token_id
@@ -55,47 +56,47 @@ def padding_unread(
     for padding in (own, tokenizer.pad_token_id):
         model.config.pad_token_id = padding
         try:
-            if not _changes(run, tokenizer, wanted):
+            if not _outputs_change(run, tokenizer, wanted):
                 return padding
-        except ValueError:  # a model that names no padding takes single texts alone
+        except ValueError:  # without a padding id, the model only takes single texts
             continue
-    raise _reads_padding(source, own, tokenizer)
+    raise _padding_error(source, own, tokenizer)
 
 
 def check_graph(
     graph: Path, config: PretrainedConfig, tokenizer: PreTrainedTokenizerBase, source: str
 ) -> None:
-    """Raise ModelError where the outputs of a graph of floats change with padding."""
+    """Raise ModelError where the outputs of a float graph change with padding."""
     if family_name(config) in FAMILIES:
         return
     predictor = OnnxPredictor(open_session(graph))
 
     def run(batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
         arrays = {name: batch[name].numpy() for name in predictor.inputs if name in batch}
-        texts = ((SHORT,),) * len(batch["input_ids"])  # a graph takes the tokens alone
+        texts = ((SHORT,),) * len(batch["input_ids"])  # a graph reads only the tokens
         return torch.from_numpy(predictor.logits(Batch(texts, arrays)))
 
-    if _changes(run, tokenizer, _outputs_of(run, tokenizer, SHORT)):
-        raise _reads_padding(source, config.pad_token_id, tokenizer)
+    if _outputs_change(run, tokenizer, _outputs_of(run, tokenizer, SHORT)):
+        raise _padding_error(source, config.pad_token_id, tokenizer)
 
 
-def _changes(run: Run, tokenizer: PreTrainedTokenizerBase, wanted: torch.Tensor) -> bool:
-    """Return whether the outputs of a text, alone or beside a longer one, are not those wanted."""
+def _outputs_change(run: Run, tokenizer: PreTrainedTokenizerBase, wanted: torch.Tensor) -> bool:
+    """Return whether the outputs of a text, alone or next to a longer one, differ from `wanted`."""
     found = (_outputs_of(run, tokenizer, *texts) for texts in ((SHORT,), (SHORT, LONG)))
     most = CHANGED * float(wanted.abs().max())
     return max(float((each - wanted).abs().max()) for each in found) > most
 
 
 def _outputs_of(run: Run, tokenizer: PreTrainedTokenizerBase, *texts: str) -> torch.Tensor:
-    """Return the outputs of the first text, of its tokens those that are no padding."""
+    """Return the outputs of the first text, without padding."""
     batch = tokenizer(list(texts), padding=True, return_tensors="pt")
-    tokenizer(SHORT)  # else it would be saved as one that pads
+    tokenizer(SHORT)  # a tokenizer is saved with the padding of its last call
     outputs = run(batch)[0]
     # (seq, labels) where tokens have labels
     return outputs[batch["attention_mask"][0].bool()] if outputs.dim() == 2 else outputs
 
 
-def _reads_padding(
+def _padding_error(
     source: str, padding: int | None, tokenizer: PreTrainedTokenizerBase
 ) -> ModelError:
     return ModelError(
@@ -109,9 +110,10 @@ def _reads_padding(
 
 
 def check_pooling(model: PreTrainedModel, source: str) -> None:
-    """Raise ConfigError where vectors are those of a first token that reads no other token.
+    """Raise ConfigError where vectors are of a first token that attends to no other token.
 
-    So it is in decoders, and in encoders with `is_decoder`: texts that begin alike have one vector.
+    This is so in decoders, and in encoders with `is_decoder`: texts that begin alike would have the
+    same vector.
     """
     pooling = model.vector.pooling if isinstance(model, Embedder) else None
     if pooling != "cls":

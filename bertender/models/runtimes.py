@@ -1,8 +1,8 @@
-"""RUNTIMES: the engines that run ONNX files; one is imported when it opens a graph.
+"""RUNTIMES: engines for ONNX files, each imported only when it opens a graph.
 
 x86 CPUs without 8-bit dot products add pairs of 8-bit products in 16 bits, which saturate where
 weights have more than 7 bits: wrong outputs, without an error. ONNX Runtime has an option against
-it, which sessions here set; OpenVINO has none, so that it refuses such a graph.
+this, which sessions here set. OpenVINO has none, so that its runtimes refuse such graphs.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ from bertender.models.onnx_session import (
 from bertender.text.batch import Batch
 
 FLOAT_PRECISIONS = ("float32", "float16", "bfloat16")
-"""Precisions of artifacts that were not quantized."""
+"""Precisions of artifacts that are not quantized."""
 X86 = ("x86_64", "amd64")
 
 
 class Predictor(Protocol):
-    """Anything that returns the logits of a batch."""
+    """A model that returns the logits of a batch."""
 
     def logits(self, batch: Batch) -> npt.NDArray[np.float32]:
         """Return the logits (batch, labels) of a batch."""
@@ -56,28 +56,28 @@ class Predictor(Protocol):
 
 @dataclass(frozen=True)
 class Runtime(ABC):
-    """A row of RUNTIMES. All of them read the same format."""
+    """An engine that runs ONNX graphs."""
 
     title: str
     summary: str
     package: str
     install: str
     float_type: str = "float32"
-    """Data type that it computes floating-point operators in."""
+    """Data type of floating-point operators."""
     own_float_types: tuple[str, ...] = ()
-    """Precisions of files that it computes in instead, where the file has one of them."""
+    """Precisions of files that are computed in their own data type instead."""
     cpu_flags: tuple[str, ...] = ()
-    """CPU flags of which it needs one; empty for every CPU."""
+    """CPU flags of which one is needed; empty for any CPU."""
     exact_on_x86: bool = False
-    """Whether it adds 8-bit products exactly on x86 CPUs without instructions for them, too."""
+    """Whether 8-bit sums are exact even on x86 CPUs without 8-bit dot products."""
     dynamic_scales: bool = False
-    """Whether it multiplies in integers with scales of activations that are found at run time."""
+    """Whether products are in integers with dynamic scales of activations."""
     needs_gpu: bool = False
-    """Whether it runs on an NVIDIA GPU alone."""
+    """Whether an NVIDIA GPU is needed."""
     integer_products: bool = True
-    """Whether it multiplies in 8-bit integers, so that models are quantized for it."""
+    """Whether products are in 8-bit integers, so that models are quantized for this runtime."""
     own_operators: bool = False
-    """Whether it has ONNX Runtime's own operators: 4-bit table look-ups, 8-bit attention."""
+    """Whether operators of ONNX Runtime are supported: 4-bit table look-ups, 8-bit attention."""
 
     @abstractmethod
     def open(
@@ -86,14 +86,14 @@ class Runtime(ABC):
         """Open a graph.
 
         Args:
-            graph: its file.
-            threads: of one run; 0 takes OMP_NUM_THREADS, and the runtime's default without it.
-            spinning: let idle threads wait in a loop, which suits a quiet machine alone.
-            concurrent_runs: calls of `logits` at once, each of `threads`.
+            graph: file of the graph.
+            threads: threads of a run; 0 takes OMP_NUM_THREADS, or else the runtime's default.
+            spinning: let idle threads wait in a loop, which only suits a quiet machine.
+            concurrent_runs: concurrent calls of `logits`, each with `threads`.
 
         Raises:
-            RuntimeMissingError: the runtime is not installed, or this machine is not for it.
-            ModelError: it cannot open the graph.
+            RuntimeMissingError: the runtime is not installed, or does not support this machine.
+            ModelError: the runtime cannot open the graph.
         """
 
     def compiles_shapes(self, graph: Path) -> bool:
@@ -101,11 +101,11 @@ class Runtime(ABC):
         return False
 
     def runs_on(self, flags: Collection[str]) -> bool:
-        """Return whether a CPU with these flags has what it needs."""
+        """Return whether a CPU with these flags is supported."""
         return not self.cpu_flags or bool({*self.cpu_flags} & {*flags})
 
     def lacking_flags(self) -> tuple[str, ...]:
-        """Return the flags of which it needs one, where this CPU has none of them."""
+        """Return the flags of which one is needed, where this CPU has none of them."""
         _, there = cpu_facts()
         return () if self.runs_on(there) else self.cpu_flags
 
@@ -115,7 +115,7 @@ class Runtime(ABC):
 
     @property
     def version(self) -> str | None:
-        """Version of its package; None where it is not installed."""
+        """Version of the package; None if it is not installed."""
         return installed_version(self.package)
 
 
@@ -144,17 +144,17 @@ class CudaRuntime(Runtime):
                 f"runtime {CUDA!r}: the installed onnxruntime {onnxruntime.__version__} is made "
                 f"for the CPU alone. Install the other with `{self.install}`."
             )
-        with redirect_stdout(sys.stderr):  # it prints what it does not find
-            onnxruntime.preload_dlls()  # of pip's packages, which are on no search path
+        with redirect_stdout(sys.stderr):  # it prints missing libraries
+            onnxruntime.preload_dlls()  # of pip packages, which are not on the search path
         session = create_session(
             graph,
             session_options(_shared_threads(threads, concurrent_runs), spinning),
-            # else products of float32 are rounded to the 10 bits of TF32
+            # TF32 would round float32 products to 10 bits
             providers=((CUDA_PROVIDER, {"use_tf32": "0"}), "CPUExecutionProvider"),
             advice=f"{OTHER_VERSION} If the GPU has no memory left, or is too old, use runtime "
             "'onnxruntime'.",
         )
-        if CUDA_PROVIDER not in session.get_providers():  # else everything would run on the CPU
+        if CUDA_PROVIDER not in session.get_providers():  # everything would run on the CPU
             raise ModelError(
                 f"ONNX Runtime cannot load its CUDA provider for {graph}: the libraries of CUDA "
                 "and cuDNN that its version needs are not found. Install them with "
@@ -164,9 +164,9 @@ class CudaRuntime(Runtime):
 
 
 class OpenVino(Runtime):
-    """OpenVINO on the CPU; floats are computed in `float_type`, where it would take bfloat16.
+    """OpenVINO on the CPU, with floats in `float_type`, since it would choose bfloat16 itself.
 
-    Its threads sleep when idle, whatever `spinning` is.
+    Idle threads always sleep, whatever `spinning` is.
     """
 
     def open(
@@ -184,7 +184,7 @@ class OpenVino(Runtime):
     def compiles_shapes(self, graph: Path) -> bool:
         """Return whether the graph has static scales.
 
-        OpenVINO prepares their products anew for each shape, and hardly anything for floats
+        OpenVINO compiles their products again for each shape, but hardly anything for floats
         (`benchmarks/reports/engines.md`).
         """
         return _rounds_activations(_nodes(graph))
@@ -193,7 +193,7 @@ class OpenVino(Runtime):
 DEFAULT_RUNTIME = "onnxruntime"
 CUDA, CUDA_PROVIDER = "onnxruntime-cuda", "CUDAExecutionProvider"
 OPENVINO_TYPES = {"float32": "f32", "bfloat16": "bf16"}
-"""OpenVINO's names of them."""
+"""OpenVINO's names of data types."""
 INSTALL_OPENVINO = "pip install 'bertender[openvino]'"
 
 RUNTIMES = Table[Runtime](
@@ -226,7 +226,7 @@ RUNTIMES = Table[Runtime](
             title="ONNX Runtime CUDA",
             summary="runs float graphs on an NVIDIA GPU, meant for those of float16",
             package="onnxruntime-gpu",
-            # both have the same files: the removal of one of two leaves half of the other
+            # both packages have the same files, so that removing one breaks the other
             install="pip uninstall -y onnxruntime onnxruntime-gpu && "
             "pip install 'onnxruntime-gpu[cuda,cudnn]'",
             own_float_types=("float16",),
@@ -240,19 +240,19 @@ WITH_INTEGERS = tuple(name for name, row in RUNTIMES.items() if row.integer_prod
 """Runtimes that models are quantized for."""
 
 RuntimeName = Annotated[str, RUNTIMES.validator()]
-"""A row of RUNTIMES, as a setting."""
+"""A name in RUNTIMES, as a setting."""
 
 
 def suits(runtime: str, artifact: Artifact) -> bool:
-    """Return whether a row of RUNTIMES runs an onnx artifact as it was made to run."""
+    """Return whether a runtime runs an onnx artifact without turning its integers into floats."""
     return RUNTIMES[runtime].integer_products or artifact.card.precision in FLOAT_PRECISIONS
 
 
 def preferred(runtimes: Sequence[str], artifact: Artifact) -> Sequence[str]:
-    """Return, of runtimes that suit an onnx artifact, those that it is meant for.
+    """Return the runtimes, among those that suit an onnx artifact, that fit it best.
 
-    Of a file in float16, say, these are those that compute in float16, if there are any: others
-    turn it back into float32.
+    For float16, say, these are runtimes that compute in float16, if there are any; others convert
+    it to float32.
     """
     precision = artifact.card.precision
     native = [name for name in runtimes if precision in RUNTIMES[name].own_float_types]
@@ -260,7 +260,7 @@ def preferred(runtimes: Sequence[str], artifact: Artifact) -> Sequence[str]:
 
 
 def check_suits(runtime: str, artifact: Artifact) -> None:
-    """Raise ConfigError where a quantized artifact would be turned back into floats."""
+    """Raise ConfigError where a runtime would run a quantized artifact in floats."""
     if not suits(runtime, artifact):
         raise ConfigError(
             f"runtime={runtime} multiplies no 8-bit integers, and {artifact.path} is of precision "
@@ -271,11 +271,11 @@ def check_suits(runtime: str, artifact: Artifact) -> None:
 
 
 def check_used(artifacts: Sequence[Artifact], *names: str) -> None:
-    """Check that runtimes have something to run.
+    """Check that each runtime has an artifact to run.
 
     Raises:
-        ConfigError: one is not the default and no artifact is of kind onnx, or an artifact has no
-            runtime among them that suits it, or a runtime no artifact.
+        ConfigError: a runtime is set and no artifact is of kind onnx, or an artifact has no
+            suitable runtime among them, or a runtime has no artifact.
     """
     if set(names) - {DEFAULT_RUNTIME} and not any(each.card.kind == "onnx" for each in artifacts):
         raise ConfigError(
@@ -293,16 +293,15 @@ def check_used(artifacts: Sequence[Artifact], *names: str) -> None:
 
 
 def runtime_of(artifact: Artifact, name: str) -> str | None:
-    """Return the runtime where it runs the artifact; None for what has a library of its own."""
+    """Return the runtime of an onnx artifact; None for kinds with their own library."""
     return name if artifact.card.kind == "onnx" else None
 
 
 def check_installed(*names: str) -> None:
-    """Check that runtimes can run here, before any work.
+    """Check that runtimes can run on this machine.
 
     Raises:
-        RuntimeMissingError: one is not installed, or this CPU lacks what it needs, or there is no
-            GPU for it.
+        RuntimeMissingError: a runtime is not installed, or needs another CPU, or a GPU.
     """
     for name in names:
         if obstacle := _obstacle(name):
@@ -311,7 +310,7 @@ def check_installed(*names: str) -> None:
 
 
 def _obstacle(name: str) -> str:
-    """Return why a runtime cannot run here, up to the list of those that can; empty if it can."""
+    """Return why a runtime cannot run here, without the list of alternatives; empty if it can."""
     runtime = RUNTIMES[name]
     if runtime.version is None:
         return f"is not installed. Install it with `{runtime.install}`, or use one that is"
@@ -323,13 +322,13 @@ def _obstacle(name: str) -> str:
 
 
 def tolerance_in(runtime: str, precision: str) -> str:
-    """Return the row of TOLERANCES for an artifact of a precision in a runtime.
+    """Return the name in TOLERANCES for a precision in a runtime.
 
-    A runtime that rounds activations to fewer bits than float32 has moves single texts far.
+    Activations rounded to fewer bits than float32 change the logits of single texts a lot.
 
     Args:
-        runtime: a row of RUNTIMES, or what runs elsewhere.
-        precision: of the artifact.
+        runtime: a name in RUNTIMES, or an engine elsewhere.
+        precision: precision of the artifact.
     """
     if precision not in FLOAT_PRECISIONS or runtime not in RUNTIMES:
         return precision
@@ -340,7 +339,7 @@ def tolerance_in(runtime: str, precision: str) -> str:
 def saturates() -> bool:
     """Return whether this CPU adds pairs of 8-bit products in 16 bits: x86 without dot products.
 
-    False on systems other than Linux, which do not report the CPU's flags.
+    False on systems other than Linux, which do not report CPU flags.
     """
     if platform.system() != "Linux" or platform.machine().lower() not in X86:
         return False
@@ -348,13 +347,13 @@ def saturates() -> bool:
 
 
 def _shared_threads(threads: int, runs: int) -> int:
-    """Return the size of a session's pool, which all runs share; it counts one calling thread."""
+    """Return the size of a session's thread pool, shared by all runs; it includes one caller."""
     threads = threads or threads_by_default()
     return threads * runs - (runs - 1) if threads else 0
 
 
 class OpenVinoPredictor:
-    """A graph compiled by OpenVINO; arrays that it does not take are left out."""
+    """A predictor on a graph compiled by OpenVINO; arrays that it does not take are left out."""
 
     def __init__(self, graph: Any) -> None:
         self.compiled = graph
@@ -366,7 +365,7 @@ class OpenVinoPredictor:
         arrays = {name: batch.arrays[name] for name in self.inputs}
         if not hasattr(self._requests, "own"):
             self._requests.own = self.compiled.create_infer_request()
-        # the outputs are copied: the next batch overwrites those of the request
+        # copied, since the next batch overwrites the outputs of the request
         logits = self._requests.own.infer(arrays, share_inputs=True)["logits"]
         return np.asarray(logits, dtype=np.float32)
 
@@ -379,22 +378,22 @@ def compiled(
     *,
     profile: bool = False,
 ) -> Any:
-    """Compile a graph by OpenVINO for this CPU; see `Runtime.open`.
+    """Compile a graph with OpenVINO for this CPU; see `Runtime.open`.
 
-    With `profile`, an inference request knows how long each node took.
+    With `profile`, inference requests measure the time of each node.
     """
     openvino = import_openvino()
     settings: dict[str, Any] = {
         "PERFORMANCE_HINT": "LATENCY",
         "NUM_STREAMS": concurrent_runs,
         "INFERENCE_PRECISION_HINT": float_type,
-        # bound to cores, threads wait there for other work; on quiet ones nothing was gained
+        # pinned threads wait for other work on their core; on quiet cores pinning gained nothing
         "ENABLE_CPU_PINNING": False,
         "PERF_COUNT": profile,
     }
     threads = threads or threads_by_default()
     if threads:
-        # as many as are asked for, where OpenVINO would take one of each core's two
+        # the exact number of threads; OpenVINO would use one hyper-thread per core
         every = threads * concurrent_runs
         settings |= {"INFERENCE_NUM_THREADS": every, "ENABLE_HYPER_THREADING": True}
     try:
@@ -403,7 +402,7 @@ def compiled(
         return core.compile_model(model, "CPU", settings)
     except RuntimeError as error:
         name = "a part of a graph" if isinstance(graph, bytes) else graph
-        # the first line that says something: the others trace C++ files
+        # the first line with a message; others are a C++ trace
         lines = (line.strip().rstrip(".") for line in str(error).splitlines())
         said = (line for line in lines if line and not line.startswith("Exception from"))
         raise ModelError(
@@ -416,9 +415,9 @@ def import_openvino() -> ModuleType:
     """Import OpenVINO without its telemetry.
 
     Raises:
-        RuntimeMissingError: it is not installed.
+        RuntimeMissingError: OpenVINO is not installed.
     """
-    with _hidden("openvino_telemetry"):  # by which the import would send an event
+    with _hidden("openvino_telemetry"):  # with it, the import would send an event
         try:
             return importlib.import_module("openvino")
         except ImportError as error:
@@ -430,7 +429,7 @@ def import_openvino() -> ModuleType:
 
 @contextmanager
 def _hidden(package: str) -> Iterator[None]:
-    """Let a package be one that cannot be imported."""
+    """Make a package impossible to import, inside the block."""
     absent = object()
     before: Any = sys.modules.get(package, absent)
     sys.modules[package] = None  # type: ignore[assignment]
@@ -443,11 +442,11 @@ def _hidden(package: str) -> Iterator[None]:
 
 
 LARGEST_EXACT = 64
-"""Largest weight whose products with two numbers of 0 to 255 fit into 16 bits."""
+"""Largest weight for which the sum of two products with 0 to 255 fits into 16 bits."""
 
 
 def _check_sums(graph: Path) -> None:
-    """Raise ModelError where a graph's sums would saturate on this CPU in OpenVINO."""
+    """Raise ModelError where OpenVINO's sums would saturate on this CPU."""
     if saturates() and (largest := largest_weight(graph)) > LARGEST_EXACT:
         raise ModelError(
             f"this CPU has no 8-bit dot products, and OpenVINO would not add those of {graph} "
@@ -457,10 +456,10 @@ def _check_sums(graph: Path) -> None:
 
 
 def largest_weight(graph: Path) -> int:
-    """Return the largest 8-bit weight, by size, of products in integers; 0 without any.
+    """Return the largest absolute 8-bit weight of products in integers; 0 without any.
 
-    OpenVINO multiplies in integers where activations are rounded by scales that the graph has; else
-    it turns weights back into floats, whose sums are exact.
+    OpenVINO multiplies in integers where the graph has static scales of activations; otherwise it
+    converts weights to floats, whose sums are exact.
     """
     nodes = _nodes(graph)
     if not _rounds_activations(nodes):
@@ -470,7 +469,7 @@ def largest_weight(graph: Path) -> int:
 
 
 def _nodes(graph: Path) -> list[Any]:
-    """Return the nodes of a graph; none of one that cannot be opened, which says so elsewhere."""
+    """Return the nodes of a graph; none if it cannot be opened, which another step reports."""
     try:
         return list(import_openvino().Core().read_model(str(graph)).get_ops())
     except RuntimeError:
@@ -482,7 +481,7 @@ def _rounds_activations(nodes: list[Any]) -> bool:
 
 
 def _is_weight(node: Any) -> bool:
-    """Return whether a node is a constant of 8-bit integers (inputs, outputs), and not a table."""
+    """Return whether a node is an 8-bit constant (inputs, outputs), and not an embedding table."""
     if node.get_type_name() != "Constant" or node.get_element_type().get_type_name() != "i8":
         return False
     readers = {each.get_node().get_type_name() for each in node.output(0).get_target_inputs()}

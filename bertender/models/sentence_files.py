@@ -1,9 +1,8 @@
-"""The files by which sentence-transformers knows a model of text vectors, read and written.
+"""Reading and writing the files of sentence-transformers for models of text vectors.
 
-modules.json lists what a text goes through; 1_Pooling/config.json says how the states of tokens
-become one vector; a module Normalize gives it length 1; sentence_bert_config.json has settings of
-the tokens. What these files ask for and bertender does not compute is refused by name: the vectors
-would be others than their author's.
+modules.json lists the modules; 1_Pooling/config.json has the pooling; a module Normalize gives
+vectors length 1; sentence_bert_config.json has settings of the tokenizer. Settings that bertender
+does not support are refused by name, since the vectors would differ from their author's.
 """
 
 from __future__ import annotations
@@ -30,33 +29,33 @@ POOLINGS: Mapping[PoolingName, str] = {
     "cls": "pooling_mode_cls_token",
     "lasttoken": "pooling_mode_lasttoken",
 }
-"""A pooling -> its setting in the files of all versions; newer ones name it `pooling_mode`."""
+"""Setting of each pooling in the files of all versions; newer versions have `pooling_mode`."""
 OTHERS = ("max_tokens", "mean_sqrt_len_tokens", "weightedmean_tokens")
 KNOWN_MODULES = ("Transformer", "Pooling", "Normalize")
 
 
 @dataclass(frozen=True)
 class VectorSettings:
-    """How the states of a text's tokens become its vector."""
+    """How token states become the vector of a text."""
 
     pooling: PoolingName = "mean"
     normalize: bool = True
-    """The vector has length 1."""
+    """Whether vectors have length 1."""
     max_length: int | None = None
-    """The longest input that the files name; None where they name none."""
+    """Longest input in the files; None where there is none."""
 
     def recorded(self) -> dict[str, Any]:
-        """Return what config.json keeps of it."""
+        """Return the settings for config.json."""
         return {"pooling": self.pooling, "normalize": self.normalize}
 
 
 def has_pooling(folder: Path) -> bool:
-    """Return whether a folder is one of sentence-transformers whose model gives vectors."""
+    """Return whether a folder has a sentence-transformers model that gives vectors."""
     return (folder / MODULES_NAME).is_file() and "Pooling" in _kinds(folder)
 
 
 def check_no_further_modules(folder: Path) -> None:
-    """Raise ModelError where a folder's modules are more than an encoder: a Dense layer, say."""
+    """Raise ModelError where a folder has more modules than an encoder, such as a Dense layer."""
     if (folder / MODULES_NAME).is_file() and (kinds := _kinds(folder)) != ["Transformer"]:
         raise _other_modules(folder, kinds)
 
@@ -70,10 +69,10 @@ def _other_modules(folder: Path, kinds: Sequence[str]) -> ModelError:
 
 
 def read_settings(folder: Path) -> VectorSettings:
-    """Read how a folder of sentence-transformers makes vectors.
+    """Read the vector settings of a sentence-transformers folder.
 
     Raises:
-        ModelError: the files cannot be read, or ask for what is not computed here.
+        ModelError: the files cannot be read, or have unsupported settings.
     """
     kinds = _kinds(folder)
     if [kind for kind in kinds if kind != "Normalize"] != ["Transformer", "Pooling"]:
@@ -101,12 +100,12 @@ def read_settings(folder: Path) -> VectorSettings:
 
 
 def write_settings(folder: Path, settings: VectorSettings, width: int, **model: Any) -> None:
-    """Write the files next to an encoder's own, as all versions of sentence-transformers read them.
+    """Write the files next to an encoder's, readable by all versions of sentence-transformers.
 
     Args:
-        folder: with config.json, weights and tokenizer, which has the longest input.
-        settings: of the vectors.
-        width: of the vectors.
+        folder: folder with config.json, weights and tokenizer, which has the longest input.
+        settings: settings of the vectors.
+        width: width of the vectors.
         model: arguments of `from_pretrained` that fit the weights.
     """
     modules = [("", "Transformer"), ("1_Pooling", "Pooling")]
@@ -134,7 +133,7 @@ def write_settings(folder: Path, settings: VectorSettings, width: int, **model: 
 
 
 def _kinds(folder: Path) -> list[str]:
-    """Return the class names of a folder's modules, in their order."""
+    """Return the class names of a folder's modules, in order."""
     return [str(module["type"]).rpartition(".")[2] for module in _modules(folder)]
 
 
@@ -157,7 +156,7 @@ def _modules(folder: Path) -> list[Mapping[str, str]]:
 
 
 def _object(path: Path) -> dict[str, Any]:
-    """Return the settings of a file; none where it is not there."""
+    """Return the settings of a file; empty where it does not exist."""
     if not path.is_file():
         return {}
     try:
@@ -170,7 +169,7 @@ def _object(path: Path) -> dict[str, Any]:
 
 
 def _pooling_of(settings: Mapping[str, Any], folder: Path) -> PoolingName:
-    """Return the one pooling that a module's settings ask for."""
+    """Return the pooling of a module's settings; raise ModelError unless it is exactly one."""
     named = settings.get("pooling_mode")
     chosen = [named] if isinstance(named, str) else list(named or ())
     if not chosen:
@@ -190,7 +189,7 @@ def _pooling_of(settings: Mapping[str, Any], folder: Path) -> PoolingName:
 
 
 def _check_lower_case(folder: Path) -> None:
-    """Raise ModelError unless the tokenizer makes texts lower case by itself."""
+    """Raise ModelError where the files ask for lower case and the tokenizer keeps capitals."""
     tokenizer = _object(folder / "tokenizer.json").get("normalizer") or {}
     parts = [tokenizer, *tokenizer.get("normalizers", ())]
     if not any(part.get("lowercase") or part.get("type") == "Lowercase" for part in parts):

@@ -1,8 +1,8 @@
-"""Heads that score choices, as heads that give a sequence one value.
+"""Multiple-choice heads as sequence classification heads with one output.
 
-A model `...ForMultipleChoice` reads each choice beside its question, and its head gives the pair
-one score. The head of `...ForSequenceClassification` with one output computes the same function of
-the same weights, in evaluation mode; where its layers have other names, CHOICE_HEADS says which.
+A model `...ForMultipleChoice` reads each choice with its question, and its head gives the pair one
+score. The head of `...ForSequenceClassification` with one output computes the same function of the
+same weights, in evaluation mode; CHOICE_HEADS maps the names of its layers.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from bertender.core.errors import ModelError
 SAME: Mapping[str, str] = {}
 """Pooler, dropout and one linear layer, under the same names."""
 POOLER_FIRST = {"{base}.pooler.dense.": "classifier.dense.", "classifier.": "classifier.out_proj."}
-"""The pooler, a linear layer and tanh over the first token, is a part of the other head."""
+"""The pooler (a linear layer and tanh over the first token) belongs to the other head."""
 
 CHOICE_HEADS: Mapping[str, Mapping[str, str]] = {
     **dict.fromkeys(("albert", "bert", "deberta-v2", "distilbert", "mobilebert"), SAME),
@@ -28,11 +28,11 @@ CHOICE_HEADS: Mapping[str, Mapping[str, str]] = {
         "classifier.": "classifier.out_proj.",
     },
 }
-"""Model type -> how names of weights begin, and how in the other head; `{base}` is the encoder."""
+"""By model type: prefixes of weights in both heads; `{base}` is the encoder."""
 
 
 def check_choice_head(model_type: str, source: str) -> None:
-    """Raise ModelError for a family whose head of choices has no equal that was compared."""
+    """Raise ModelError for a model type whose multiple-choice head is not in CHOICE_HEADS."""
     if model_type not in CHOICE_HEADS:
         raise ModelError(
             f"{source} scores choices by the head of a {model_type!r} model, which has no equal "
@@ -42,10 +42,10 @@ def check_choice_head(model_type: str, source: str) -> None:
 
 
 def scorer_of(choices: PreTrainedModel) -> PreTrainedModel:
-    """Return a model of choices as one that gives each pair of texts a value.
+    """Return a multiple-choice model as a sequence classification model with one output.
 
     Raises:
-        ModelError: its weights are not those of the other head.
+        ModelError: the weights do not fit the other head.
     """
     from transformers import AutoModelForSequenceClassification
 

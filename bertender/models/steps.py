@@ -1,6 +1,6 @@
-"""STEPS: which steps an architecture goes through, and the reason where it does not.
+"""STEPS: the steps that support an architecture, and the reasons of those that do not.
 
-A refusal of a step holds this reason, so that the errors, the page and the test agree.
+Errors, documentation and tests all use these reasons.
 """
 
 from __future__ import annotations
@@ -15,16 +15,17 @@ FUSIONS: Mapping[str, Fusion] = {
     **dict.fromkeys(TABLE_MODELS, Fusion(obstacle="it has no attention")),
     **{name: family.fusion for name, family in FAMILIES.items()},
 }
-"""A family, of a pruned model its former one -> how its attention becomes one operator."""
+"""Attention fusion by family; pruned models have that of their original."""
 NEVER_SEEN = Fusion(obstacle="no pattern is known for its layers")
 
 
-def _never(name: str) -> str:
+def _supported(name: str) -> str:
     return ""
 
 
-def _by_row(of: Callable[[Family], str]) -> Callable[[str], str]:
-    """Return the reasons of the rows of FAMILIES; an architecture without one has none."""
+def _by_family(of: Callable[[Family], str]) -> Callable[[str], str]:
+    """Return a function from an architecture to the reason of its family in FAMILIES; others have
+    unknown layers."""
     return lambda name: of(FAMILIES[name]) if name in FAMILIES else UNKNOWN_LAYERS
 
 
@@ -39,7 +40,7 @@ def _not_fused_in_8_bits(name: str) -> str:
 WITHOUT_EXPORT: Mapping[str, str] = {
     "longformer": "it pads texts to whole windows, and a graph has those of the traced text alone",
 }
-"""Architectures whose graphs compute something else than they do."""
+"""Architectures whose graphs compute other outputs than the model."""
 
 
 def _not_exported(name: str) -> str:
@@ -47,27 +48,27 @@ def _not_exported(name: str) -> str:
 
 
 Obstacle = Callable[[str], str]
-"""model_type -> why an architecture does not go through a step; empty where it does."""
+"""model_type -> why a step does not support an architecture; empty if it does."""
 
 STEPS: Mapping[str, Obstacle] = {
-    "import": _never,
-    "finetune": _never,
-    "logits": _never,
-    "hidden states": _by_row(lambda family: ""),
-    "sentence states": _by_row(lambda family: ""),
-    "queries": _by_row(lambda family: ""),
-    "keys": _by_row(lambda family: ""),
-    "values": _by_row(lambda family: ""),
-    "attention scores": _by_row(lambda family: ""),
-    "student": _by_row(lambda family: ""),
-    "prune heads": _by_row(lambda family: family.pruning.obstacle),
-    "prune neurons": _by_row(lambda family: family.pruning.obstacle),
-    "prune layers": _by_row(lambda family: SHARED_LAYERS if family.shared_layers else ""),
+    "import": _supported,
+    "finetune": _supported,
+    "logits": _supported,
+    "hidden states": _by_family(lambda family: ""),
+    "sentence states": _by_family(lambda family: ""),
+    "queries": _by_family(lambda family: ""),
+    "keys": _by_family(lambda family: ""),
+    "values": _by_family(lambda family: ""),
+    "attention scores": _by_family(lambda family: ""),
+    "student": _by_family(lambda family: ""),
+    "prune heads": _by_family(lambda family: family.pruning.obstacle),
+    "prune neurons": _by_family(lambda family: family.pruning.obstacle),
+    "prune layers": _by_family(lambda family: SHARED_LAYERS if family.shared_layers else ""),
     "export": _not_exported,
     "fuse": _not_fused,
-    "quantize": _never,
+    "quantize": _supported,
     "quantize fused": _not_fused_in_8_bits,
-    "serve": _never,
+    "serve": _supported,
 }
-"""A step, or a signal that a student learns from -> its obstacles. An architecture with a decoder
-beside its encoder is not exported, whatever its row says."""
+"""Obstacles of each step, or of each signal that a student learns from. Encoder-decoders are not
+exported, whatever this table says."""

@@ -1,9 +1,9 @@
-"""Classifiers over a table of word vectors, which read each text apart: static and BiLSTM.
+"""Classifiers over a table of word vectors, which encode each text separately: static and BiLSTM.
 
-transformers knows neither. Where the first text of a pair ends is read from the tokens: every
-tokenizer of FAMILIES ends an example with the separator that also stands between its texts. A
-separator that a user writes into a text of a pair is taken for that one. Two texts are read by the
-same weights, and their vectors u and v joined as [u, v, u * v, |u - v|].
+transformers has neither. The end of the first text of a pair is found in the tokens: tokenizers of
+FAMILIES end an example with the separator that also comes between its texts. A separator inside a
+text of a pair is taken for that one. Both texts are encoded with the same weights, and their
+vectors u and v are joined as [u, v, u * v, |u - v|].
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from transformers.modeling_outputs import SequenceClassifierOutput
 from bertender.core.errors import ModelError
 
 JOINED = {1: 1, 2: 4}
-"""Texts of an example -> how many vectors of a text's width the classifier reads."""
+"""Number of vectors that the classifier reads, by texts per example."""
 
 
 class Spans(NamedTuple):
@@ -37,9 +37,9 @@ def joined(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
 
 
 def spans_of_pairs(input_ids: torch.Tensor, mask: torch.Tensor) -> tuple[Spans, Spans]:
-    """Return both texts of pairs, each with the separator that ends it and without what is before.
+    """Return the spans of both texts of pairs, each with its end separator, without tokens before.
 
-    BERT writes [CLS] a [SEP] b [SEP] and RoBERTa <s> a </s></s> b </s>.
+    BERT has [CLS] a [SEP] b [SEP] and RoBERTa <s> a </s></s> b </s>.
     """
     lengths = mask.sum(1)
     separator = input_ids.gather(1, lengths[:, None] - 1)
@@ -48,15 +48,15 @@ def spans_of_pairs(input_ids: torch.Tensor, mask: torch.Tensor) -> tuple[Spans, 
     after = (end + 1).clamp(max=input_ids.shape[1] - 1)
     doubled = separators.gather(1, after[:, None])[:, 0] & (after + 1 < lengths)
     second = torch.minimum(end + 1 + doubled.long(), lengths - 1)
-    first = torch.minimum(torch.ones_like(end), lengths - 1)  # of one token, that one
+    first = torch.minimum(torch.ones_like(end), lengths - 1)  # a single token is kept
     return Spans(first, end.clamp(min=1)), Spans(second, lengths - second)
 
 
 class TableConfig(PretrainedConfig):
-    """The shape of such a classifier."""
+    """Config of a classifier over a table of word vectors."""
 
     num_hidden_layers = 0
-    """There are no layers whose hidden states another model could be matched with, and no heads."""
+    """There are no layers, whose hidden states could be compared, and no heads."""
     num_attention_heads = 0
 
     def __init__(
@@ -68,9 +68,7 @@ class TableConfig(PretrainedConfig):
         texts: int = 1,
         **settings: Any,
     ) -> None:
-        """Take the widths, of the texts' vectors and of the layer behind them, and `texts`, 1 or 2
-        of an example.
-        """
+        """Take the widths of text vectors and the next layer, and `texts` per example (1 or 2)."""
         self.vocab_size = vocab_size
         self.hidden_size = hidden_size
         self.feed_forward_size = feed_forward_size
@@ -82,7 +80,7 @@ class TableConfig(PretrainedConfig):
 
 
 class TableClassifier(PreTrainedModel):
-    """An encoder with `word_embeddings`, and `dropout` and `classifier` over its features."""
+    """A classifier with a table of word vectors: `dropout` and `classifier` over its features."""
 
     base_model_prefix = "encoder"
     called: ClassVar[str]
@@ -100,12 +98,12 @@ class TableClassifier(PreTrainedModel):
         """Return the logits (batch, labels).
 
         Args:
-            input_ids: (batch, seq), of at least one token each, padding behind them.
-            attention_mask: (batch, seq), 1 for a real token; all are without it.
-            output_hidden_states: refused, because there are none.
+            input_ids: (batch, seq), at least one token each, padded on the right.
+            attention_mask: (batch, seq), 1 for a real token; None if all are real.
+            output_hidden_states: refused, since there are none.
 
         Raises:
-            ModelError: hidden states are asked for.
+            ModelError: hidden states are requested.
         """
         if output_hidden_states:
             raise ModelError(
@@ -116,7 +114,7 @@ class TableClassifier(PreTrainedModel):
         return SequenceClassifierOutput(logits=self.classifier(features))
 
     def features(self, input_ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-        """Return what the classifier reads of the texts, (batch, width)."""
+        """Return the features of the texts for the classifier, (batch, width)."""
         raise NotImplementedError
 
     def get_input_embeddings(self) -> nn.Module:
@@ -125,38 +123,38 @@ class TableClassifier(PreTrainedModel):
         return table
 
     def set_input_embeddings(self, value: nn.Module) -> None:
-        """Replace this table of word vectors by another."""
+        """Replace the table of word vectors."""
         assert isinstance(value, nn.Embedding)
         self.encoder.set_submodule("word_embeddings", value)
 
     def _init_weights(self, module: nn.Module) -> None:
-        # PyTorch's own, instead of the narrow normals that transformers draws for encoders
+        # PyTorch's initialisation, instead of the narrow normals of transformers
         if isinstance(module, nn.Linear | nn.LSTM | nn.Embedding):
             module.reset_parameters()
 
 
 NO_WEIGHT = -1e4
-"""Of tokens without a part in the mean; float16 holds it, and its sigmoid is exactly 0."""
+"""Weight of tokens left out of the mean: within float16, with a sigmoid of exactly 0."""
 LEAST_SUM = 1e-5
-"""Instead of the weights' sum where a text has no token with a part: its mean is 0 then."""
+"""Least sum of weights in a division, for texts without counted tokens, whose mean is 0."""
 
 
 class StaticConfig(TableConfig):
-    """The shape of a static classifier: `hidden_size` of the vectors, `feed_forward_size` between
+    """Config of a static classifier: `hidden_size` of the vectors, and `feed_forward_size` between
     the mean and the logits, 0 for a linear head.
     """
 
-    # transformers knows no more than this of a type that it does not have
+    # transformers needs only this for a type that it does not have
     model_type = "bertender-static"
 
-    # transformers 5 gives a config without one an __init__ of its annotated settings
+    # without an __init__, transformers 5 generates one from annotated settings
     def __init__(self, **settings: Any) -> None:
         """Take the settings of a `TableConfig`."""
         super().__init__(**settings)
 
 
 class StaticEncoder(nn.Module):
-    """The table of vectors, and the weights."""
+    """The token vectors and weights of a static classifier."""
 
     def __init__(self, config: StaticConfig) -> None:
         super().__init__()
@@ -164,7 +162,7 @@ class StaticEncoder(nn.Module):
         self.word_weights = nn.Parameter(torch.zeros(config.vocab_size))
 
     def forward(self, input_ids: torch.Tensor, parts: torch.Tensor) -> torch.Tensor:
-        """Return the mean (batch, hidden) of the tokens (batch, seq) that have a part, 1 or 0."""
+        """Return the weighted mean (batch, hidden) of tokens with a 1 in `parts` (batch, seq)."""
         vectors = self.word_embeddings(input_ids)  # (batch, seq, hidden)
         weights = self.word_weights[input_ids].sigmoid() * parts.to(vectors.dtype)  # (batch, seq)
         total = weights.sum(1, keepdim=True).clamp(min=LEAST_SUM)
@@ -173,15 +171,15 @@ class StaticEncoder(nn.Module):
 
 
 class StaticForSequenceClassification(TableClassifier):
-    """A static classifier: one vector and one weight a token.
+    """A static classifier: one vector and one weight per token.
 
         u = sum(w[t] * v[t]) / sum(w[t]) over the tokens t of a text, and a linear or
         one-hidden-layer head on u
 
-    No token changes another one's vector, so that a text costs as many look-ups as it has tokens.
-    Weights are sigmoids of learned numbers: they are positive, and one that starts at log(a / p)
-    starts as a / (a + p). Special tokens have `NO_WEIGHT`, whose sigmoid and its gradient are 0, so
-    that no training gives them a part; padding has none by the mask.
+    Tokens do not interact, so that a text costs one look-up per token. Weights are sigmoids of
+    learned numbers, thus positive; a number of log(a / p) gives the weight a / (a + p). Special
+    tokens have `NO_WEIGHT`, whose sigmoid and gradient are 0, so that training never includes them;
+    the mask excludes padding.
     """
 
     config_class = StaticConfig
@@ -200,7 +198,7 @@ class StaticForSequenceClassification(TableClassifier):
         self.post_init()  # type: ignore[no-untyped-call]
 
     def features(self, input_ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-        """Return the layer's outputs on the means, (batch, width)."""
+        """Return the hidden layer's outputs for the means, (batch, width)."""
         features: torch.Tensor = self.activation(self.dense(self._means(input_ids, mask)))
         return features
 
@@ -214,16 +212,16 @@ class StaticForSequenceClassification(TableClassifier):
 
 
 def _parts(spans: Spans, mask: torch.Tensor) -> torch.Tensor:
-    """Return which tokens (batch, seq) belong to a text."""
+    """Return the mask of tokens (batch, seq) that belong to a text."""
     places = torch.arange(mask.shape[1], device=mask.device)[None]  # (1, seq)
     starts, ends = spans.starts[:, None], (spans.starts + spans.lengths)[:, None]
     return (places >= starts) & (places < ends) & (mask > 0)
 
 
 class BiLstmConfig(TableConfig):
-    """The shape of a BiLSTM classifier; the defaults are the paper's."""
+    """Config of a BiLSTM classifier; the defaults are the paper's."""
 
-    # transformers knows no more than this of a type that it does not have
+    # transformers needs only this for a type that it does not have
     model_type = "bertender-bilstm"
 
     def __init__(
@@ -233,7 +231,7 @@ class BiLstmConfig(TableConfig):
         feed_forward_size: int = 200,
         **settings: Any,
     ) -> None:
-        """Take the widths: `hidden_size` of the LSTM of each direction, `feed_forward_size`
+        """Take the widths: `hidden_size` of the LSTM in each direction, and `feed_forward_size`
         between the states and the logits.
         """
         self.embedding_size = embedding_size
@@ -253,7 +251,7 @@ class BiLstmEncoder(nn.Module):
     def forward(self, input_ids: torch.Tensor, spans: Spans) -> torch.Tensor:
         """Return the last state of each direction, (batch, 2 hidden), of tokens (batch, seq)."""
         starts, lengths = spans.starts[:, None], spans.lengths[:, None]
-        longest: Any = spans.lengths.max()  # a tensor: a graph would keep the number for ever
+        longest: Any = spans.lengths.max()  # a tensor, since a graph would fix a number
         steps = torch.arange(longest, device=input_ids.device)[None]  # (1, longest)
         rightward = self._last_state(self.left_to_right, input_ids, starts + steps, lengths)
         leftward = self._last_state(
@@ -264,8 +262,8 @@ class BiLstmEncoder(nn.Module):
     def _last_state(
         self, lstm: nn.LSTM, input_ids: torch.Tensor, order: torch.Tensor, lengths: torch.Tensor
     ) -> torch.Tensor:
-        """Return the state after `lengths` tokens read in an order (batch, longest)."""
-        # padding is read after the end of a text, and its states are left out
+        """Return the state after `lengths` tokens, read in `order` (batch, longest)."""
+        # padding comes after the end of a text, and its states are left out
         tokens = input_ids.gather(1, order.clamp(0, input_ids.shape[1] - 1))
         states, _ = lstm(self.word_embeddings(tokens))  # (batch, longest, hidden)
         place = (lengths - 1)[:, :, None].expand(-1, 1, states.shape[-1])
@@ -276,9 +274,9 @@ class BiLstmForSequenceClassification(TableClassifier):
     """The BiLSTM classifier of Tang et al. 2019 (arXiv 1903.12136): word embeddings, one LSTM in
     each direction, and two linear layers.
 
-    Each LSTM reads a text from one of its ends, and its state after the text's last token is taken,
-    so that logits depend neither on padding nor on neighbours in the batch. A packed sequence
-    would give the same, but not the same graph for every batch.
+    Each LSTM reads a text from one end, and its state after the last token is used, so that logits
+    do not depend on padding or other texts of the batch. A packed sequence would give the same, but
+    cannot be exported for all batches.
     """
 
     config_class = BiLstmConfig
@@ -295,7 +293,7 @@ class BiLstmForSequenceClassification(TableClassifier):
         self.post_init()  # type: ignore[no-untyped-call]
 
     def features(self, input_ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-        """Return the layer's outputs on the states, (batch, feed_forward)."""
+        """Return the hidden layer's outputs for the states, (batch, feed_forward)."""
         return functional.relu(self.dense(self._states(input_ids, mask)))
 
     def _states(self, input_ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:

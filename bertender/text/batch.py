@@ -1,6 +1,6 @@
-"""Texts on their way into a model: examples, token batches, and batches of similar length.
+"""Examples, token batches, and the plan of batches of similar length.
 
-No tokenizer's library is imported here, so that clients of an endpoint do without.
+No tokenizer library is imported, since clients of an endpoint do not need one.
 """
 
 from __future__ import annotations
@@ -38,42 +38,42 @@ IntArray = npt.NDArray[np.int64]
 Item = TypeVar("Item")
 
 Example = tuple[str, ...]
-"""The texts of one example: one, or two for a pair; of a task that labels words, the words."""
+"""The texts of an example: one, or two for a pair; in a task that labels words, the words."""
 
 INVISIBLE = frozenset(("Cc", "Cf", "Zl", "Zp", "Zs"))
-"""Unicode categories of control and format characters (zero-width ones are of these) and spaces."""
+"""Unicode categories of spaces, control and format characters (with zero-width ones)."""
 FILLERS = frozenset(
     ("\u034f", "\u115f", "\u1160", "\u2800", "\u3164", "\uffa0", *map(chr, range(0xFE00, 0xFE10)))
 )
-"""Characters of other categories that show nothing either: joiners, blanks, variation selectors."""
+"""Invisible characters of other categories: joiners, blanks, variation selectors."""
 LONGEST_SHOWN = 80
-"""Characters of a value in a message."""
+"""Most characters of a value in a message."""
 
 EXAMPLES_PER_COUNT = 1000
 NO_WORD = -1
-"""Of a token that begins no word: a later token of one, a special token, padding."""
+"""Marks a token that begins no word: a later token of a word, a special token, or padding."""
 
 
 def is_blank(text: str) -> bool:
-    """Return whether a text has no character that can be seen, so that there is nothing to read."""
+    """Return whether a text has no visible character."""
     return all(
         character in FILLERS or unicodedata.category(character) in INVISIBLE for character in text
     )
 
 
 def batched(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
-    """Yield `size` items at a time, and what is left at the end."""
+    """Yield lists of `size` items; the last one may be shorter."""
     source = iter(items)
     while batch := list(islice(source, size)):
         yield batch
 
 
 def to_examples(values: object) -> list[Example]:
-    """Return texts, and tuples or lists of texts, as examples: a text alone is an example of one.
+    """Return texts, and tuples or lists of texts, as examples; a single text is a tuple of one.
 
     Raises:
-        DataError: `values` is one text, or nothing that has several; or a row is no text and no
-            tuple of texts, and the message names it.
+        DataError: `values` is a single text or not a list; or a row is neither a text nor a tuple
+            of texts.
     """
     if isinstance(values, str | bytes | Mapping) or not isinstance(values, Iterable):
         raise DataError(
@@ -109,44 +109,43 @@ def _shown(value: object) -> str:
 
 @dataclass(frozen=True)
 class Batch:
-    """Examples as a model takes them: token arrays (rows, seq), and the texts they came from."""
+    """Examples as a model takes them: token arrays (rows, seq), and their texts."""
 
     examples: tuple[Example, ...]
     arrays: Mapping[str, IntArray]
     words: IntArray | None = None
-    """(rows, seq), where tokens have logits of their own: the number of the word that a token
-    begins, or the characters that it stands for (`bertender.text.windows`); or NO_WORD."""
+    """(rows, seq), for models with logits per token: the number of the word that a token begins, or
+    the span of its characters (`bertender.text.windows`); else NO_WORD."""
     truncated: npt.NDArray[np.bool_] | None = None
-    """(examples,): the example was longer than the model's input; None where nothing is cut."""
+    """(examples,): whether the example was longer than the model's input; None if none is cut."""
     owners: IntArray | None = None
-    """(rows,): the number of the example that each row is of, in rising order; None where each
-    example has one row."""
+    """(rows,): number of each row's example, ascending; None where each example has one row."""
     parts: IntArray | None = None
-    """(rows, seq), where words are read in parts: at a token that begins a later part of a word,
-    the characters of the word before it; else 0."""
+    """(rows, seq), where words are split into parts: the offset in the word at a token that begins
+    a later part, else 0."""
 
     def __len__(self) -> int:
         return len(self.examples)
 
     @property
     def counts(self) -> list[int]:
-        """How many rows each example has."""
+        """Number of rows of each example."""
         if self.owners is None:
             return [1] * len(self)
         counts: list[int] = np.bincount(self.owners, minlength=len(self)).tolist()
         return counts
 
     def example_of(self, row: int) -> Example:
-        """Return the example that a row is of."""
+        """Return the example of a row."""
         return self.examples[row if self.owners is None else self.owners[row]]
 
     def by_example(self, of_rows: Sequence[Item]) -> list[Sequence[Item]]:
-        """Return what each example has of something that each row has one of."""
+        """Group items, one per row, by example."""
         ends = [*accumulate(self.counts)]
         return [of_rows[start:end] for start, end in pairwise((0, *ends))]
 
     def lengths(self) -> list[int]:
-        """Return the tokens of each example's longest row."""
+        """Return the token count of each example's longest row."""
         tokens = self.arrays["attention_mask"].sum(axis=1).tolist()
         return [max(own) for own in self.by_example(tokens)]
 
@@ -157,11 +156,11 @@ def cut_examples(batch: Batch) -> npt.NDArray[np.bool_]:
 
 
 def merged(rows: Sequence[tuple[Batch, int]], padding: Padding) -> Batch:
-    """Return rows of batches as one batch, padded to its longest row; each is an example.
+    """Merge rows of several batches into one batch, padded to its longest row; a row is an example.
 
     Args:
-        rows: batches, and the number of a row in each.
-        padding: that of their tokenizer.
+        rows: batches, with the number of a row in each.
+        padding: padding of the tokenizer.
     """
     first = rows[0][0]
     if all(batch is first for batch, _ in rows):
@@ -200,7 +199,7 @@ def merged(rows: Sequence[tuple[Batch, int]], padding: Padding) -> Batch:
 
 
 def rows_of(batch: Batch, rows: Sequence[int]) -> Batch:
-    """Return some rows of a batch, each as an example, without the columns that pad all."""
+    """Return some rows of a batch, each as an example, without columns of only padding."""
     used = batch.arrays["attention_mask"][rows].any(axis=0)
     return Batch(
         tuple(map(batch.example_of, rows)),
@@ -211,23 +210,23 @@ def rows_of(batch: Batch, rows: Sequence[int]) -> Batch:
 
 
 class Encode(Protocol):
-    """Examples to a batch."""
+    """A function that encodes examples to a batch."""
 
     def __call__(self, examples: Sequence[Example]) -> Batch: ...
 
 
 class Tokenize:
-    """Encode by a tokenizer, padded to the longest of the batch and no further."""
+    """Encode with a tokenizer, padded to the longest example of the batch."""
 
     cuts = True
-    """Longer examples are cut; else they are read in several rows."""
+    """Whether longer examples are cut; else they have several rows."""
     cut: Cut = staticmethod(longest_first)
     """Which text of a pair is cut."""
 
     def __init__(
         self, tokenizer: PreTrainedTokenizerBase | FileTokenizer, max_length: int | None = None
     ) -> None:
-        self.tokenizer: Any = tokenizer  # of transformers wherever more is read of it than tokens
+        self.tokenizer: Any = tokenizer  # of transformers, where more than tokens is needed
         self.max_length = min(max_length or longest_input(tokenizer), longest_input(tokenizer))
 
     def __call__(self, examples: Sequence[Example]) -> Batch:
@@ -240,7 +239,7 @@ class Tokenize:
         )
 
     def _tokens(self, columns: Sequence[list[str]]) -> BatchEncoding | TokenArrays:
-        is_fast = bool(getattr(self.tokenizer, "is_fast", False))  # a FileTokenizer does not say
+        is_fast = bool(getattr(self.tokenizer, "is_fast", False))  # a FileTokenizer has none
         if len(columns) > 1 and is_fast and self.tokenizer.pad_token_id is not None:
             return pair_arrays(self.tokenizer, columns, self.max_length, self.cut)
         settings: dict[str, Any] = {"max_length": self.max_length, **ALWAYS}
@@ -252,9 +251,9 @@ class Tokenize:
         return tokens
 
     def counts(self, examples: Sequence[Example]) -> list[int]:
-        """Return how many tokens each example has where nothing is cut.
+        """Return the token count of each example without truncation.
 
-        The tokenizer must be one of transformers.
+        The tokenizer must be a transformers tokenizer.
         """
         return [
             len(ids)
@@ -263,10 +262,10 @@ class Tokenize:
         ]
 
     def encodings(self, examples: Sequence[Example]) -> Iterator[Encoding]:
-        """Yield all tokens of each text, or of each pair, with their places there.
+        """Yield all tokens of each text or pair, with their offsets.
 
         Raises:
-            ModelError: a slow tokenizer does not know these places.
+            ModelError: a slow tokenizer has no offsets.
         """
         for some in batched(examples, EXAMPLES_PER_COUNT):
             columns = [list(column) for column in zip(*some, strict=True)]
@@ -284,7 +283,7 @@ class Tokenize:
             yield from tokens.encodings
 
     def reads(self, name: str) -> bool:
-        """Return whether the model reads a token column; a FileTokenizer gives all."""
+        """Return whether the model reads a token column; a FileTokenizer returns all columns."""
         return name in getattr(self.tokenizer, "model_input_names", (name,))
 
     def _uncut(self, examples: Sequence[Example]) -> list[list[int]]:
@@ -294,7 +293,7 @@ class Tokenize:
 
 
 class TokenizeEach(Tokenize):
-    """Encode each text of an example apart, as a row of its own."""
+    """Encode each text of an example separately, as its own row."""
 
     def __call__(self, examples: Sequence[Example]) -> Batch:
         known = tuple(to_examples(examples))
@@ -311,20 +310,20 @@ class TokenizeEach(Tokenize):
         )
 
     def _uncut(self, examples: Sequence[Example]) -> list[list[int]]:
-        """Return the tokens of the longest text of each example."""
+        """Return the untruncated tokens of the longest text of each example."""
         ids = iter(self.tokenizer([*chain(*examples)], verbose=False)["input_ids"])
         return [max(islice(ids, len(example)), key=len) for example in examples]
 
 
 def owners_of(examples: Sequence[Example]) -> IntArray:
-    """Return the number of the example that each text is of."""
+    """Return the number of each text's example."""
     return np.repeat(np.arange(len(examples)), [len(each) for each in examples])
 
 
 class TokenizeChoices(Tokenize):
     """Encode questions with their choices: a row for each pair of a question and a choice.
 
-    Of a pair that is too long the question is cut, so that the choice is kept.
+    If a pair is too long, the question is cut and the choice kept.
     """
 
     cut = staticmethod(only_first)
@@ -346,34 +345,34 @@ class TokenizeChoices(Tokenize):
         return replace(batch, truncated=np.array([any(own) for own in by_example]))
 
     def counts(self, examples: Sequence[Example]) -> list[int]:
-        """Return how many tokens the longest row of each example has where nothing is cut."""
+        """Return the token count of each example's longest row without truncation."""
         pairs = [(question, choice) for question, *choices in examples for choice in choices]
         lengths = iter(super().counts(pairs))
         return [max(islice(lengths, len(example) - 1)) for example in examples]
 
 
 class TokenizePassages(TokenizeChoices):
-    """Encode queries with their passages: a row for each pair of both, cut where it is longer."""
+    """Encode queries with their passages: a row for each pair, with the longer text cut."""
 
     cut = staticmethod(longest_first)
 
 
 def truncated_rows(tokens: BatchEncoding | TokenArrays) -> npt.NDArray[np.bool_] | None:
-    """Return which texts (batch,) were cut; None where a slow tokenizer does not report it."""
+    """Return which texts (batch,) were cut; None for slow tokenizers, which do not report it."""
     if tokens.encodings is None:
         return None
     return np.array([bool(each.overflowing) for each in tokens.encodings])
 
 
 def keep_text(examples: Sequence[Example]) -> Batch:
-    """Encode for models that read the text itself (the bag of words, a served endpoint)."""
+    """Encode for models that read texts (the bag of words, a served endpoint)."""
     return Batch(tuple(to_examples(examples)), {})
 
 
 class TokenizeWords(Tokenize):
-    """Encode sentences that are split into words; the batch has the first token of each word.
+    """Encode sentences that are split into words; the batch marks the first token of each word.
 
-    That token predicts the word's label; its other tokens and special tokens predict nothing.
+    That token predicts the word's label; other tokens predict nothing.
     """
 
     def __call__(self, examples: Sequence[Example]) -> Batch:
@@ -390,7 +389,7 @@ class TokenizeWords(Tokenize):
         return Batch(sentences, arrays, words, truncated_rows(tokens), parts=parts)
 
     def _uncut(self, examples: Sequence[Example]) -> list[list[int]]:
-        sentences, _ = _in_parts(self.tokenizer, examples)
+        sentences, _ = _split_into_parts(self.tokenizer, examples)
         tokens = self.tokenizer(sentences, is_split_into_words=True, verbose=False)
         ids: list[list[int]] = tokens["input_ids"]
         return ids
@@ -402,18 +401,17 @@ def encode_words(
     max_length: int | None = None,
     **settings: Any,
 ) -> tuple[BatchEncoding, list[list[Begun | None]]]:
-    """Tokenise sentences that are split into words; return also what each token begins.
+    """Tokenise sentences that are split into words; return also the word that each token begins.
 
-    Words are given to the tokenizer in parts where its settings say so; see `tokenizer`.
+    Words are split into parts where the tokenizer's settings say so; see `tokenizer`.
 
     Args:
-        tokenizer: a fast one, which has the word of each token (`word_ids`).
-        sentences: words.
-        max_length: longer sentences are cut to so many tokens; by default, and at most, to what
-            the tokenizer allows.
-        settings: more of the tokenizer's own (padding, kind of tensors).
+        tokenizer: a fast tokenizer, which has the word of each token (`word_ids`).
+        sentences: words of each sentence.
+        max_length: most tokens of a sentence; by default, and at most, the tokenizer's limit.
+        settings: more settings of the tokenizer (padding, kind of tensors).
     """
-    texts, parts = _in_parts(tokenizer, sentences)
+    texts, parts = _split_into_parts(tokenizer, sentences)
     tokens: BatchEncoding = tokenizer(
         texts,
         is_split_into_words=True,
@@ -421,25 +419,25 @@ def encode_words(
         max_length=min(max_length or longest_input(tokenizer), longest_input(tokenizer)),
         **settings,
     )
-    return tokens, [_begun(tokens.word_ids(row), own) for row, own in enumerate(parts)]
+    return tokens, [_begun_parts(tokens.word_ids(row), own) for row, own in enumerate(parts)]
 
 
 class Begun(NamedTuple):
-    """What a token begins."""
+    """The word, or the later part of a word, that a token begins."""
 
     word: int
-    """Its number."""
+    """Number of the word."""
     offset: int
-    """Characters of the word before it; 0 where the word itself begins."""
+    """Offset in the word, in characters; 0 where the word itself begins."""
 
 
 NO_BEGUN = Begun(NO_WORD, 0)
 
 
-def _in_parts(
+def _split_into_parts(
     tokenizer: Any, sentences: Sequence[Example]
 ) -> tuple[list[list[str]], list[list[Begun]]]:
-    """Return the strings that a tokenizer is given of each sentence, and where each begins."""
+    """Split the words of sentences into the tokenizer's parts; return also where each begins."""
     if continued_labels(tokenizer) is None:
         whole = [[Begun(word, 0) for word in range(len(each))] for each in sentences]
         return [list(each) for each in sentences], whole
@@ -455,11 +453,11 @@ def _in_parts(
     return texts, parts
 
 
-def _begun(part_ids: Sequence[int | None], parts: Sequence[Begun]) -> list[Begun | None]:
-    """Return what each token begins; None for other tokens and special tokens.
+def _begun_parts(part_ids: Sequence[int | None], parts: Sequence[Begun]) -> list[Begun | None]:
+    """Return the part that each token begins; None for other tokens and special tokens.
 
-    The first token of a word begins it, whichever part it is of: a tokenizer may drop the
-    characters of a part.
+    The first token of a word begins the word, even if it is of a later part, since a tokenizer may
+    drop the characters of a part.
     """
     found: list[Begun | None] = []
     last = NO_WORD
@@ -476,28 +474,28 @@ def _begun(part_ids: Sequence[int | None], parts: Sequence[Begun]) -> list[Begun
 def tokens_of_words(
     tokenizer: PreTrainedTokenizerBase, sentences: Sequence[Sequence[str]]
 ) -> list[list[list[int]]]:
-    """Return the numbers of the tokens of each word, without special tokens, of any length.
+    """Return the token ids of each word, without special tokens or truncation.
 
     Args:
-        tokenizer: a fast one, which has the word of each token.
-        sentences: words.
+        tokenizer: a fast tokenizer, which has the word of each token.
+        sentences: words of each sentence.
     """
     tokens = tokenizer(
         [list(sentence) for sentence in sentences],
         is_split_into_words=True,
         add_special_tokens=False,
-        verbose=False,  # no word about inputs longer than the model takes
+        verbose=False,  # no warning about inputs that are too long for the model
     )
     by_sentence: list[list[list[int]]] = [[[] for _ in sentence] for sentence in sentences]
     for row, words in enumerate(by_sentence):
         for token, word in zip(tokens["input_ids"][row], tokens.word_ids(row), strict=True):
-            assert word is not None  # only special tokens are of no word
+            assert word is not None  # only special tokens have no word
             words[word].append(token)
     return by_sentence
 
 
 def keep_words(examples: Sequence[Example]) -> Batch:
-    """Encode for a served endpoint, which reads the words itself and predicts a label for each."""
+    """Encode for a served endpoint, which reads words and predicts a label for each."""
     sentences = _to_sentences(examples)
     longest = max(map(len, sentences))
     words = [[*range(len(each)), *[NO_WORD] * (longest - len(each))] for each in sentences]
@@ -505,7 +503,7 @@ def keep_words(examples: Sequence[Example]) -> Batch:
 
 
 def _to_sentences(examples: Sequence[Example]) -> tuple[Example, ...]:
-    """Return sentences of words; one that came as a text is split."""
+    """Return sentences of words; a sentence given as a text is split."""
     known = to_examples(examples)
     return tuple(
         tuple(given.split()) if isinstance(given, str) else example
@@ -515,17 +513,17 @@ def _to_sentences(examples: Sequence[Example]) -> tuple[Example, ...]:
 
 @dataclass(frozen=True)
 class BatchOrder:
-    """A row of BATCH_ORDERS. Examples are sorted by length only within a random pool of them.
+    """An order of batches. Examples are sorted by length within random pools.
 
-    Sorting all of them would make the same batches in every epoch; pools of one batch make random
+    Sorting all examples would make the same batches in every epoch; pools of one batch make random
     batches.
     """
 
     batches: int | None
-    """Batches of a pool, about; None where the settings set how many."""
+    """Approximate number of batches in a pool; None where the settings have it."""
     in_turn: bool = False
-    """Pools follow each other, and batches are shuffled inside a pool: so each run of that many
-    steps sees all lengths. Else the batches of the whole epoch are shuffled."""
+    """Whether pools follow each other, with batches shuffled inside a pool, so that every run of so
+    many steps has all lengths. Else all batches of the epoch are shuffled."""
 
 
 BATCH_ORDERS: Mapping[str, BatchOrder] = {
@@ -537,34 +535,34 @@ BATCH_ORDERS: Mapping[str, BatchOrder] = {
 
 @dataclass(frozen=True)
 class BatchLimits:
-    """Limits of a batch, all processes together."""
+    """Limits of a batch over all processes."""
 
     batch_size: int
     """Most examples."""
     tokens_per_batch: int
-    """Most tokens of all rows, padding included."""
+    """Most tokens of all rows, with padding."""
     processes: int = 1
-    """Every batch is a multiple of this, so that all processes have equal shares; in the last one
-    of an epoch, fewer examples than `processes` may be repeated for that."""
+    """Every batch size is a multiple of this, for equal shares of all processes. For that, fewer
+    than `processes` examples may be repeated in the last batch of an epoch."""
 
 
 @dataclass(frozen=True)
 class BatchPlan:
-    """Every batch of a training run in order, epoch after epoch; each is indices of examples.
+    """All batches of a training run, in order, as indices of examples.
 
-    The whole run is laid out before it starts, so a resumed run continues at a position in this
-    list, and each of several processes takes its own share of every batch.
+    The whole run is planned before it starts: a resumed run continues at a position in this list,
+    and each of several processes takes its share of every batch.
     """
 
     batches: tuple[tuple[int, ...], ...]
     epoch_ends: tuple[int, ...]
-    """Number of batches done at the end of each epoch."""
+    """Number of batches at the end of each epoch, cumulative."""
 
     def __len__(self) -> int:
         return len(self.batches)
 
     def first(self, steps: int) -> BatchPlan:
-        """Return the plan cut after some batches; the last epoch ends there, complete or not."""
+        """Return the plan of the first `steps` batches; the last epoch may be incomplete."""
         batches = self.batches[:steps]
         whole = tuple(end for end in self.epoch_ends if end < len(batches))
         return BatchPlan(batches, (*whole, len(batches)))
@@ -581,13 +579,12 @@ def length_buckets(
     """Cut the examples, sorted by length, into batches that fit the budget.
 
     Args:
-        lengths: tokens of each example, of its longest row.
-        tokens_per_batch: most tokens of a batch, padding included; an example that is longer
-            than this makes a batch of its own.
-        batch_size: most examples of a batch; None for no such limit.
-        multiple: batches grow by so many examples at once, so that only the last one of all may
-            not be divisible by it, and it leaves room; so many always fit.
-        rows: rows -> those that a batch of so many is padded to.
+        lengths: tokens of each example's longest row.
+        tokens_per_batch: most tokens of a batch, with padding; a longer example is its own batch.
+        batch_size: most examples of a batch; None for no limit.
+        multiple: batches grow by so many examples at a time, so that only the last batch may not be
+            divisible by it, and has room; so many examples always fit.
+        rows: number of rows -> number of rows after padding the batch.
         counts: rows of each example; None for one.
 
     Returns:
@@ -600,7 +597,7 @@ def length_buckets(
         group = order[start : start + multiple]
         size = len(batches[-1]) + multiple if batches else 0
         own = multiple if counts is None else sum(counts[index] for index in group)
-        # sorted by length, so the newest example is the longest of its batch
+        # sorted by length, so the newest example is the longest in its batch
         fits = bool(batches) and lengths[group[-1]] * rows(in_batch + own) <= tokens_per_batch
         if fits and (batch_size is None or size <= batch_size):
             batches[-1] += group
@@ -621,18 +618,18 @@ def plan_batches(
     groups: Sequence[int] | None = None,
     counts: Sequence[int] | None = None,
 ) -> BatchPlan:
-    """Lay out a run: length-bucketed batches in random order, drawn anew for every epoch.
+    """Plan a run: length-bucketed batches in random order, new in every epoch.
 
     Args:
-        lengths: tokens of each example, of its longest row.
-        limits: what a batch may hold.
-        order: how they are sorted and mixed, its number of batches explicit. Where pools follow
-            each other, each has examples of all groups, by their sizes.
+        lengths: tokens of each example's longest row.
+        limits: limits of a batch.
+        order: order of the batches, with an explicit number of batches in a pool. Where pools
+            follow each other, each has examples of all groups, by their sizes.
         epochs: passes over the examples.
-        seed: what the order is drawn from.
-        groups: the number of each example's group; every batch is of one group. The batches of
-            all groups are shuffled together, so that each has a share by its size (MT-DNN,
-            arXiv 1901.11504, Algorithm 1). None makes one group of all.
+        seed: seed of the order.
+        groups: group number of each example; a batch has one group. The batches of all groups are
+            shuffled together, so that steps are proportional to group sizes (MT-DNN, arXiv
+            1901.11504, Algorithm 1). None puts all examples in one group.
         counts: rows of each example; None for one.
     """
     group_of = groups or [0] * len(lengths)
@@ -654,14 +651,14 @@ def plan_batches(
 
 @dataclass(frozen=True)
 class Bounded:
-    """Examples, by their length, and what a batch of them may hold."""
+    """Lengths of examples, and the limits of their batches."""
 
     lengths: Sequence[int]
     limits: BatchLimits
     counts: Sequence[int] | None = None
 
     def batches(self, pool: Sequence[int]) -> list[list[int]]:
-        """Return the batches of a pool of examples, by their length."""
+        """Return the batches of a pool of examples, sorted by length."""
         most, processes = self.limits, self.limits.processes
         lengths = [self.lengths[index] for index in pool]
         counts = self.counts and [self.counts[index] for index in pool]
@@ -682,7 +679,7 @@ def _pools_shuffled(
     batches_per_pool: int,
     generator: np.random.Generator,
 ) -> list[list[int]]:
-    """Return an epoch whose batches are shuffled all together; a pool is of one group."""
+    """Return an epoch with all batches shuffled together; a pool has one group."""
     pool_size = bounded.limits.batch_size * batches_per_pool
     pool_size += -pool_size % bounded.limits.processes
     batches = []
@@ -699,7 +696,7 @@ def _pools_in_turn(
     batches_per_pool: int,
     generator: np.random.Generator,
 ) -> list[list[int]]:
-    """Return an epoch of one pool after the other; batches are shuffled inside each."""
+    """Return an epoch of one pool after another, with batches shuffled inside each."""
     counts = [len(bounded.batches(group)) for group in members]
     pools: list[list[list[int]]] = [
         [] for _ in range(max(1, round(sum(counts) / batches_per_pool)))
@@ -714,10 +711,7 @@ def _pools_in_turn(
 
 
 def _parts(order: list[int], batches: int, count: int, multiple: int) -> list[list[int]]:
-    """Cut examples into `count` parts of about equal numbers of whole batches.
-
-    A part that ended in the middle of a batch would leave one that is not full.
-    """
+    """Cut examples into `count` parts with about equal numbers of whole batches."""
     size = -(-len(order) // batches)
     size += -size % multiple
     whole = -(-len(order) // size)

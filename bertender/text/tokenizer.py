@@ -1,19 +1,18 @@
-"""Tokenizers: loaded by transformers, or run from their file by `tokenizers` alone.
+"""Tokenizers: loaded by transformers, or run from their file by the `tokenizers` library alone.
 
-An endpoint starts sooner and takes less memory without transformers, which runs a fast tokenizer by
-the same library. It saves all of a tokenizer's state in `tokenizer.json`, except how it truncates
-and pads: that is in `tokenizer_config.json`, and in the tokenizer's class where that file is silent
-(see CLASSES).
+An endpoint starts faster and takes less memory without transformers, whose fast tokenizers use the
+same library. `tokenizer.json` has all of a tokenizer's state except truncation and padding, which
+are in `tokenizer_config.json`, or by default in the tokenizer's class (see CLASSES).
 
-Pairs of texts are cut here: where `tokenizers` cuts a pair, it also returns every pair of the parts
+Pairs of texts are cut here: where `tokenizers` cuts a pair, it also returns all pairs of the parts
 that are cut off, which takes gigabytes for two texts of 32 KB.
 
-A text is read alike whether its words came apart or not: words are given to a tokenizer in parts. A
-part is one punctuation mark or symbol, or a run of other characters. "Paris, France." and the words
-"Paris" "," "France" "." have the same parts. A tagger is trained on all parts: the first has the
-label of its word, and later ones continue it. A tokenizer says in its settings whether words are
-read so, and by which labels later parts continue others. Those of artifacts of earlier versions,
-and of finished models, do not: their words are given to the tokenizer as they are.
+A sentence is tokenised alike as a text or as a list of words, since words are split into parts: a
+punctuation mark or symbol, or a run of other characters. "Paris, France." and the words "Paris" ","
+"France" "." have the same parts. A tagger is trained on all parts: the first has the label of its
+word, and later ones continue it. The tokenizer's settings say whether words are split into parts,
+and which label continues which. Tokenizers of finished models, and of artifacts of earlier
+versions, do not have these settings: their words are not split.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ SETTINGS_NAME = "tokenizer_config.json"
 
 LONGEST_INPUT_BY_DEFAULT = 512
 NO_LIMIT = int(1e30)
-"""A longest input that no model has: transformers writes it where it knows none."""
+"""Largest plausible longest input; transformers writes a huge one where it knows none."""
 SHOWN_TOKENS = 5
 
 ALWAYS: Mapping[str, Any] = {"padding": True, "truncation": True, "return_tensors": "np"}
@@ -57,16 +56,16 @@ ALWAYS: Mapping[str, Any] = {"padding": True, "truncation": True, "return_tensor
 def load_tokenizer(
     directory: Path | str, max_length: int | None = None, **settings: Any
 ) -> PreTrainedTokenizerBase:
-    """Load the tokenizer of a local directory by transformers; nothing is asked of a hub.
+    """Load the tokenizer of a local directory with transformers, without contacting a hub.
 
     Args:
-        directory: where its files are.
-        max_length: longest input in tokens, instead of the one that was saved with it.
-        settings: of the tokenizer, instead of its own.
+        directory: directory of the files.
+        max_length: longest input in tokens, in place of the saved one.
+        settings: settings in place of the tokenizer's own.
 
     Raises:
         ModelError: there is no tokenizer, or its files cannot be read; HubCodeError where the
-            config next to it names code of the hub.
+            config next to it refers to code on the hub.
     """
     from transformers.utils import logging as transformers_logging
 
@@ -88,12 +87,12 @@ def load_tokenizer(
 
 
 def load_by_transformers(source: Path | str, **settings: Any) -> PreTrainedTokenizerBase:
-    """Open the tokenizer of a folder or a hub name by transformers.
+    """Open the tokenizer of a folder or a hub name with transformers.
 
     Raises:
-        HubCodeError: the config next to it names code of the hub.
-        ValueError: it has special tokens alone, as transformers 5 makes one where files are missing
-            (OSError by transformers before).
+        HubCodeError: the config next to it refers to code on the hub.
+        ValueError: the tokenizer has only special tokens, as transformers 5 builds it where files
+            are missing (older versions raise OSError).
     """
     import transformers
     from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
@@ -103,22 +102,20 @@ def load_by_transformers(source: Path | str, **settings: Any) -> PreTrainedToken
     before_5 = not hasattr(transformers, "TokenizersBackend")
     kind: Any = AutoTokenizer
     if before_5 and _is_of_backend(source):
-        kind = PreTrainedTokenizerFast  # as it was called
+        kind = PreTrainedTokenizerFast  # its name before transformers 5
     tokenizer = open_pretrained(kind, source, **settings)
     assert isinstance(tokenizer, PreTrainedTokenizerBase)
     if len(tokenizer) <= len({*tokenizer.all_special_ids}):
         raise ValueError("there are no files of a tokenizer, which would know no word")
     if not before_5:
-        _read_as_before_5(tokenizer, str(source), settings.get("revision"))
+        _restore_parts(tokenizer, str(source), settings.get("revision"))
     return tokenizer
 
 
-def _read_as_before_5(
-    tokenizer: PreTrainedTokenizerBase, source: str, revision: str | None
-) -> None:
-    """Give a tokenizer what transformers 5 leaves out of its files, and of its class."""
+def _restore_parts(tokenizer: PreTrainedTokenizerBase, source: str, revision: str | None) -> None:
+    """Restore the parts of a tokenizer that transformers 5 leaves out of its files and class."""
     if backend := getattr(tokenizer, "backend_tokenizer", None):
-        _take_parts_of_file(backend, source, revision)
+        _load_parts(backend, source, revision)
     name = type(tokenizer).__name__
     if name in CLASSES:
         tokenizer._pad_token_type_id = CLASSES[name].type_id
@@ -127,7 +124,7 @@ def _read_as_before_5(
 
 
 def save_tokenizer(tokenizer: PreTrainedTokenizerBase, directory: Path) -> None:
-    """Write a tokenizer to a folder, so that transformers alone reads it to the same tokens."""
+    """Write a tokenizer so that plain transformers loads it with the same tokens."""
     from transformers import AutoTokenizer
 
     from bertender.core.hub import open_pretrained
@@ -140,29 +137,29 @@ def save_tokenizer(tokenizer: PreTrainedTokenizerBase, directory: Path) -> None:
     changed = any(
         str(getattr(read, part)) != str(getattr(backend, part)) for part in (*PARTS, "model")
     )
-    # transformers before 5 does not know the name of that of 5 without parts of its own
+    # transformers before 5 does not know the name of the generic class of 5
     if changed or _settings(directory).get("tokenizer_class") == "TokenizersBackend":
         settings = {**_settings(directory), "tokenizer_class": "PreTrainedTokenizerFast"}
         (directory / SETTINGS_NAME).write_text(json.dumps(settings, indent=2), encoding="utf-8")
 
 
 WITH_SEGMENTS = frozenset({"AlbertTokenizer", "TokenizersBackend", "XLNetTokenizer"})
-"""Classes that number the texts of a pair: transformers 5 gives the model no such numbers, and the
-second text would be read as part of the first."""
+"""Classes with token types for pairs. transformers 5 leaves the types out, so that a model would
+read the second text as part of the first."""
 PARTS = ("normalizer", "pre_tokenizer", "post_processor", "decoder")
-"""Of a tokenizer of `tokenizers`, beside its model."""
+"""Parts of a tokenizer in the `tokenizers` library, besides its model."""
 OF_SETTINGS: Mapping[str, Sequence[str]] = {
     "BertNormalizer": ("lowercase", "strip_accents", "handle_chinese_chars"),
     "ByteLevel": ("add_prefix_space",),
 }
-"""Settings of `tokenizer_config.json` that override those of `tokenizer.json`, by type of part."""
+"""Settings of `tokenizer_config.json` that override `tokenizer.json`, by type of part."""
 
 
-def _take_parts_of_file(backend: RustTokenizer, source: str, revision: str | None) -> None:
-    """Give a tokenizer the model and the parts in its `tokenizer.json`.
+def _load_parts(backend: RustTokenizer, source: str, revision: str | None) -> None:
+    """Set the model and the parts of a tokenizer from its `tokenizer.json`.
 
-    transformers 5 reads the vocabulary there, and makes most else anew from the tokenizer's
-    class, so that a text may become other tokens than those that the model was trained with.
+    transformers 5 only reads the vocabulary there and builds most parts from the tokenizer's class,
+    so that texts may get other tokens than in the model's training.
     """
     from tokenizers import Tokenizer
     from transformers.utils.hub import cached_file
@@ -192,13 +189,13 @@ def _take_parts_of_file(backend: RustTokenizer, source: str, revision: str | Non
 
 
 def longest_input(tokenizer: PreTrainedTokenizerBase | FileTokenizer) -> int:
-    """Return the most tokens that the model takes; 512 for tokenizers that do not state it."""
+    """Return the longest input in tokens; 512 for tokenizers that do not state it."""
     stated = tokenizer.model_max_length
     return int(stated) if stated < 10**6 else LONGEST_INPUT_BY_DEFAULT
 
 
 def stated_longest_input(directory: Path) -> int | None:
-    """Return the most tokens of an input that a saved tokenizer states; None where it does not."""
+    """Return the longest input that a saved tokenizer states, in tokens; None where it does not."""
     try:
         stated = int(_settings(directory).get("model_max_length") or NO_LIMIT)
     except (OSError, ValueError):
@@ -207,17 +204,17 @@ def stated_longest_input(directory: Path) -> int | None:
 
 
 def largest_token(tokenizer: PreTrainedTokenizerBase | FileTokenizer) -> int:
-    """Return the largest number that a tokenizer gives a token."""
-    own: Any = getattr(tokenizer, "tokenizer", tokenizer)  # of a FileTokenizer, that of tokenizers
+    """Return the largest token id of a tokenizer."""
+    own: Any = getattr(tokenizer, "tokenizer", tokenizer)  # a FileTokenizer wraps one
     if hasattr(own, "get_vocab_size"):
         return max(int(own.get_vocab_size()) - 1, *map(int, own.get_added_tokens_decoder()), 0)
     return max(len(own) - 1, *map(int, own.added_tokens_decoder), 0)
 
 
 def tokens_beyond(tokenizer: PreTrainedTokenizerBase | FileTokenizer, rows: int) -> str:
-    """Return the tokens whose numbers are beyond a table of so many rows; empty where none are.
+    """Return the tokens with ids beyond a table of `rows` rows, in words; empty if there are none.
 
-    They are listed in words for the user, at most SHOWN_TOKENS of them.
+    At most SHOWN_TOKENS are listed.
     """
     beyond = range(rows, largest_token(tokenizer) + 1)
     own: Any = getattr(tokenizer, "tokenizer", tokenizer)
@@ -232,7 +229,7 @@ def check_rows(
 ) -> None:
     """Raise ModelError where a tokenizer has tokens beyond the rows of a model's embeddings.
 
-    One text with such a token would fail with all others of its batch.
+    A text with such a token would fail, and with it all texts of its batch.
     """
     if lacking := tokens_beyond(tokenizer, rows):
         raise ModelError(
@@ -244,7 +241,7 @@ def check_rows(
 
 @dataclass(frozen=True)
 class Padding:
-    """The padding of the shorter texts of a batch: its tokens, and the side."""
+    """Padding of the shorter texts of a batch: its tokens and the side."""
 
     side: str = "right"
     type_id: int = 0
@@ -269,22 +266,22 @@ CLASSES: Mapping[str, Padding] = {
     "XLMRobertaTokenizer": Padding(),
     "XLNetTokenizer": Padding("left", type_id=3),
 }
-"""Classes of transformers, without "Fast" at the end, that give the same tokens when they are run
-from their file. Others may have code of their own around it."""
+"""Classes of transformers, without the suffix "Fast", whose `tokenizer.json` alone gives the same
+tokens. Other classes may add code of their own."""
 
 
 def open_tokenizer(
     directory: Path, max_length: int | None = None
 ) -> FileTokenizer | PreTrainedTokenizerBase:
-    """Open a saved tokenizer: from its file, or by transformers if only that gives its tokens.
+    """Open a saved tokenizer: from its file, or with transformers where its class needs it.
 
     Args:
-        directory: an artifact's.
-        max_length: longest input in tokens, instead of the one that was saved with the tokenizer.
+        directory: directory of an artifact.
+        max_length: longest input in tokens, in place of the saved one.
 
     Raises:
         ModelError: no tokenizer, or unreadable files; HubCodeError where transformers is needed
-            and the config refers to code of the hub.
+            and the config refers to code on the hub.
     """
     try:
         name = _settings(directory).get("tokenizer_class")
@@ -303,14 +300,14 @@ def open_tokenizer(
 
 
 Cut = Callable[[int, int, int], tuple[int, int]]
-"""(tokens of the first text, of the second, room for both) -> how many remain of each."""
+"""(tokens of the first text, of the second, room for both) -> tokens that remain of each."""
 
 
 def longest_first(first: int, second: int, room: int) -> tuple[int, int]:
-    """Return how many tokens remain of each text of a pair, in `tokenizers`' way.
+    """Return how many tokens remain of each text of a pair, as in the `tokenizers` library.
 
-    The longer one is cut to the length of the other, then both alike; of an odd number, the text
-    that was longer has one more, the second where they were equal.
+    The longer text is cut to the length of the other, then both equally. An odd token goes to the
+    text that was longer, or to the second if they were equal.
     """
     shorter, longer = sorted((first, second))
     longer = max(shorter, room - shorter)
@@ -320,17 +317,18 @@ def longest_first(first: int, second: int, room: int) -> tuple[int, int]:
 
 
 def only_first(first: int, second: int, room: int) -> tuple[int, int]:
-    """Return how many tokens remain of each text where the second is kept, if there is room."""
+    """Return how many tokens remain of each text if the second is kept, as far as it fits."""
     second = min(second, room)
     return min(first, room - second), second
 
 
 class FileTokenizer:
-    """A tokenizer that is called as one of transformers is, for padded and truncated arrays.
+    """A tokenizer run from its file, called like a transformers tokenizer, for padded arrays.
 
     Args:
-        directory: has `tokenizer.json`, and `tokenizer_config.json` with a class of CLASSES.
-        max_length: longest input in tokens, instead of the one in `tokenizer_config.json`.
+        directory: directory of `tokenizer.json`, and of `tokenizer_config.json` with a class of
+            CLASSES.
+        max_length: longest input in tokens, in place of the one in `tokenizer_config.json`.
 
     Raises:
         ModelError: a missing or unreadable file, or no padding token.
@@ -342,7 +340,7 @@ class FileTokenizer:
         try:
             self.tokenizer: RustTokenizer = Tokenizer.from_file(str(directory / TOKENIZER_NAME))
             settings = _settings(directory)
-            # what tokenizer.json has of these stands in for what the config lacks
+            # tokenizer.json has defaults for settings that the config lacks
             if padding := self.tokenizer.padding:
                 saved = {"padding_side": padding["direction"], "pad_token": padding["pad_token"]}
                 settings = {**saved, **settings}
@@ -374,11 +372,11 @@ class FileTokenizer:
         """Return arrays (batch, seq) of texts, of pairs (two columns), or of lists of words.
 
         Args:
-            columns: the first texts, and the second ones of pairs.
-            max_length: more tokens are cut.
-            is_split_into_words: a text is a list of words.
-            cut: which text of a pair is cut.
-            settings: those of ALWAYS.
+            columns: the first texts, and the second texts of pairs.
+            max_length: most tokens; longer texts are cut.
+            is_split_into_words: whether a text is a list of words.
+            cut: rule for cutting a pair.
+            settings: must be ALWAYS.
 
         Raises:
             ModelError: other settings, which only transformers has.
@@ -391,10 +389,10 @@ class FileTokenizer:
         inputs = columns[0] if len(columns) == 1 else list(zip(*columns, strict=True))
         if is_split_into_words:
             encoded = self.tokenizer.encode_batch(inputs, is_pretokenized=True)
-        elif self.tokenizer.post_processor is None:  # the fast one would lose the pair's type ids
+        elif self.tokenizer.post_processor is None:  # encode_batch_fast loses the type ids of pairs
             encoded = self.tokenizer.encode_batch(inputs)
         else:
-            encoded = self.tokenizer.encode_batch_fast(inputs)  # without the word of each token
+            encoded = self.tokenizer.encode_batch_fast(inputs)  # does not track words
         side = self.truncation_side
         remaining = [CutEncoding.of(each, max_length, side, cut) for each in encoded]
         return TokenArrays(remaining, self.padding)
@@ -429,18 +427,18 @@ def _padding(tokenizer: RustTokenizer, settings: Mapping[str, Any]) -> Padding:
 
 
 TEXT_OVERLAP = 1 / 8
-"""Of its tokens, what a window shares with the next at least."""
+"""Least share of a window's tokens that the next window repeats."""
 
 
 @dataclass(frozen=True)
 class CutEncoding:
-    """The tokens of a text, or of a pair of texts, that a model takes."""
+    """The tokens of a text or pair that fit a model's input."""
 
     ids: IntArray
     type_ids: IntArray
     words: Sequence[int | None]
     overflowing: bool
-    """More tokens were cut off."""
+    """Whether tokens were cut off."""
 
     @classmethod
     def of(
@@ -449,10 +447,10 @@ class CutEncoding:
         """Return the tokens that remain of a text or a pair.
 
         Args:
-            encoding: all tokens, those included that are put around texts and are never cut.
-            max_length: most of them.
-            side: where a text is cut, left or right.
-            cut: which text of a pair is cut.
+            encoding: all tokens, including special tokens, which are never cut.
+            max_length: most tokens.
+            side: side on which a text is cut, left or right.
+            cut: rule for cutting a pair.
         """
         ids, type_ids = np.array(encoding.ids, np.int64), np.array(encoding.type_ids, np.int64)
         words = encoding.word_ids
@@ -470,12 +468,12 @@ class CutEncoding:
 
     @classmethod
     def windows(cls, encoding: Encoding, max_length: int) -> list[CutEncoding]:
-        """Return the windows of a text: as few as can be, of equal lengths, in equal steps.
+        """Return the windows of a text: as few as possible, of equal lengths, in equal steps.
 
         Args:
-            encoding: all tokens of the text, and those that are put around each window.
-            max_length: most tokens of a window, which shares TEXT_OVERLAP of them or more with
-                the next.
+            encoding: all tokens of the text, and the special tokens of each window.
+            max_length: most tokens of a window. The next window repeats at least TEXT_OVERLAP of
+                them.
         """
         ids, type_ids = np.array(encoding.ids, np.int64), np.array(encoding.type_ids, np.int64)
         if len(ids) <= max_length:
@@ -492,7 +490,7 @@ class CutEncoding:
 
 
 class TokenArrays(dict[str, IntArray]):
-    """Token arrays (batch, seq) by name, and the encodings that they are made of."""
+    """Token arrays (batch, seq) by name, with their encodings."""
 
     def __init__(self, encodings: Sequence[CutEncoding], padding: Padding) -> None:
         self.encodings = encodings
@@ -520,10 +518,10 @@ class TokenArrays(dict[str, IntArray]):
 
 
 def padding_of(tokenizer: PreTrainedTokenizerBase | FileTokenizer) -> Padding:
-    """Return how a tokenizer pads."""
+    """Return the padding of a tokenizer."""
     if isinstance(tokenizer, FileTokenizer):
         return tokenizer.padding
-    token_id = tokenizer.pad_token_id or 0  # without a padding token, texts run one by one
+    token_id = tokenizer.pad_token_id or 0  # without a padding token, batches have one text
     return Padding(tokenizer.padding_side, tokenizer.pad_token_type_id, token_id)
 
 
@@ -533,45 +531,45 @@ def pair_arrays(
     max_length: int,
     cut: Cut = longest_first,
 ) -> TokenArrays:
-    """Return the arrays (batch, seq) of pairs of texts, cut here.
+    """Return the arrays (batch, seq) of pairs of texts, cut by `cut`.
 
     Args:
-        tokenizer: of transformers, a fast one with a padding token.
-        columns: the first texts, and the second ones.
-        max_length: more tokens are cut.
-        cut: which text of a pair is cut.
+        tokenizer: a fast transformers tokenizer with a padding token.
+        columns: the first texts, and the second texts.
+        max_length: most tokens; longer pairs are cut.
+        cut: rule for cutting a pair.
     """
-    # a warning of what is longer than the model's input would be wrong
+    # a warning about too long inputs would be wrong, since they are cut
     tokens = tokenizer(*columns, truncation=False, padding=False, verbose=False)
     assert tokens.encodings is not None
     side = tokenizer.truncation_side
     remaining = [CutEncoding.of(each, max_length, side, cut) for each in tokens.encodings]
     arrays = TokenArrays(remaining, padding_of(tokenizer))
-    for name in {*arrays} - {*tokens}:  # those that the model does not read
+    for name in {*arrays} - {*tokens}:  # columns that the model does not read
         del arrays[name]
     return arrays
 
 
 CONTINUED_LABELS = "continued_labels"
-"""Of a tokenizer: for each label by number, the number of the label that later parts have."""
+"""Setting of a tokenizer: for each label, the number of the label of later parts."""
 
 APART = ("P", "S")
 """First letters of the Unicode categories of punctuation marks and symbols."""
 ATTACHED = ("M", "Cf")
-"""Beginnings of those of marks and format characters, such as accents and joiners."""
+"""First letters of the categories of marks and format characters, such as accents and joiners."""
 
 
 def continued_labels(tokenizer: PreTrainedTokenizerBase | FileTokenizer) -> Sequence[int] | None:
-    """Return which label continues each label; None where words are not read in parts."""
+    """Return which label continues each label; None where words are not split into parts."""
     settings = getattr(tokenizer, "init_kwargs", None)
     own = settings.get(CONTINUED_LABELS) if settings is not None else tokenizer.continued_labels
     return own or None
 
 
 def part_starts(word: str) -> list[int]:
-    """Return where the parts of a word begin, in characters; the first at 0.
+    """Return the offsets of the parts of a word, in characters, beginning with 0.
 
-    Marks and format characters belong to what stands before them.
+    Marks and format characters belong to the character before them.
     """
     if word.isalnum():
         return [0]

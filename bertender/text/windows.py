@@ -1,12 +1,12 @@
-"""Texts and contexts that are longer than a model's input: windows that overlap.
+"""Overlapping windows for texts and contexts that are longer than a model's input.
 
-A tokenizer says in its settings whether texts are read so, and how the logits of the windows
-become those of the text. Windows are as few as can be and as long as each other: so each counts
-alike, and none is a short end that says little.
+A tokenizer's settings say whether texts are read in windows, and how the logits of the windows are
+pooled. Windows are as few as possible and equally long, so that all count equally and none is a
+short remainder.
 
-Of a question about a context, each window has the whole question and a part of the context. A token
-of the context stands for a span of its characters, which is its place; the first token of a window
-([CLS]) stands for none of them. A context that fits is one window.
+For a question about a context, each window has the whole question and a part of the context. A
+token of the context stands for a span of characters, its place; the first token of a window ([CLS])
+stands for no answer. A context that fits is one window.
 """
 
 from __future__ import annotations
@@ -28,27 +28,27 @@ if TYPE_CHECKING:
 
 
 WINDOWS = "windows"
-"""Of a tokenizer: a name of WINDOW_POOLINGS, where it reads long texts in windows."""
+"""Setting of a tokenizer: a name in WINDOW_POOLINGS, if long texts are read in windows."""
 WINDOW_POOLINGS: Mapping[str, Any] = {"mean": np.mean, "max": np.max}
-"""How the logits (windows, labels) of a text become one row."""
+"""Poolings of the logits (windows, labels) of a text to one row."""
 WINDOW_TOKENS = 256
-"""Of a window, where no longest input is given: the time of attention grows with its square."""
+"""Default length of a window in tokens: the time of attention grows with its square."""
 
 
 def windows_of(tokenizer: PreTrainedTokenizerBase | FileTokenizer) -> str | None:
-    """Return how the windows of a text are joined; None where longer texts are cut."""
+    """Return the pooling of a text's windows; None where longer texts are cut."""
     settings = getattr(tokenizer, "init_kwargs", None)
     own: str | None = settings.get(WINDOWS) if settings is not None else tokenizer.windows
     return own
 
 
 def pooled(logits: npt.NDArray[np.float32], pooling: str) -> npt.NDArray[np.float32]:
-    """Return the logits of a text, given those of its windows: (windows, labels) -> (labels,)."""
+    """Pool the logits of a text's windows: (windows, labels) -> (labels,)."""
     return np.asarray(WINDOW_POOLINGS[pooling](logits, axis=0), dtype=np.float32)
 
 
 class TokenizeTextWindows(Tokenize):
-    """Encode single texts; each has one row, or one for each of its windows."""
+    """Encode single texts, with a row for each window of a text."""
 
     cuts = False
 
@@ -71,38 +71,38 @@ class TokenizeTextWindows(Tokenize):
 IntArray = npt.NDArray[np.int64]
 
 NO_ANSWER = 0
-"""The place of the first token: no characters, from 0 to 0."""
+"""Place of the first token: the empty span from 0 to 0."""
 MOST_CHARACTERS = 2**31
 CONTEXT_OVERLAP = 1 / 3
-"""Of the longest input, what windows share: 128 tokens of 384, as Devlin et al. 2018 do."""
+"""Overlap of windows as a share of the longest input: 128 of 384 tokens in Devlin et al. 2018."""
 
 
 def place_of(start: IntArray, end: IntArray) -> IntArray:
-    """Return the places of spans of characters, from start up to end, as one number each."""
+    """Return the places of spans of characters, from start to end (exclusive), a number each."""
     return np.asarray(start * MOST_CHARACTERS + end)
 
 
 def span_of(place: int) -> tuple[int, int]:
-    """Return the characters of a place: the first, and the one behind the last."""
+    """Return the span of characters of a place: start, and end (exclusive)."""
     return divmod(place, MOST_CHARACTERS)
 
 
 @dataclass(frozen=True)
 class ContextWindows:
-    """The windows of some examples, in their order."""
+    """The windows of several examples, in order."""
 
     encodings: list[CutEncoding]
     places: list[IntArray]
-    """Of each token of a window: that of its characters, NO_ANSWER of the first, NO_WORD of all
-    that are not of the context."""
+    """Place of each token of a window: its span of characters, NO_ANSWER for the first token,
+    NO_WORD for other tokens outside the context."""
     owners: list[int]
-    """The number of the example of each."""
+    """Number of the example of each window."""
     truncated: list[bool]
-    """Of each example: its question was longer than half of the model's input, and was cut."""
+    """Whether the question of each example was cut, to half of the model's input."""
 
 
 class TokenizeContextWindows(Tokenize):
-    """Encode questions and their contexts; an example has one window or more."""
+    """Encode questions with their contexts, with a row for each window of the context."""
 
     cuts = False
 
@@ -148,7 +148,7 @@ class TokenizeContextWindows(Tokenize):
 
 
 class _Parts:
-    """The tokens of a question and its context, and which windows they make."""
+    """The tokens of a question and its context, and their windows."""
 
     def __init__(self, whole: Encoding, context: str, max_length: int) -> None:
         self.ids = np.array(whole.ids, dtype=np.int64)
@@ -162,7 +162,7 @@ class _Parts:
         around, question, self.context = (np.flatnonzero(texts == number) for number in (-1, 0, 1))
         self.places = np.full(len(self.ids), NO_WORD, dtype=np.int64)
         start, end = np.array(whole.offsets, dtype=np.int64)[self.context].T
-        # some tokens are of white space alone, or of no character
+        # some tokens have only white space, or no characters
         seen = np.cumsum([0, *(not character.isspace() for character in context)])
         self.places[self.context] = np.where(seen[end] > seen[start], place_of(start, end), NO_WORD)
         self.places[0] = NO_ANSWER
@@ -170,7 +170,7 @@ class _Parts:
         self.cuts_question = len(question) > most
         self.always = np.concatenate([around, question[:most]])
         self.room = max(1, max_length - len(self.always))
-        """Tokens of the context in a window."""
+        """Number of tokens of the context in a window."""
         self.step = self.room - min(int(CONTEXT_OVERLAP * max_length), self.room // 2)
 
     def windows(self) -> Iterator[IntArray]:
@@ -183,7 +183,7 @@ class _Parts:
             start += self.step
 
     def of(self, context: IntArray) -> tuple[CutEncoding, IntArray]:
-        """Return a window with some tokens of the context, and the places of its tokens."""
+        """Return the window with these tokens of the context, and the places of its tokens."""
         tokens = np.sort(np.concatenate([self.always, context]))
         cut = CutEncoding(self.ids[tokens], self.type_ids[tokens], (), overflowing=False)
         return cut, self.places[tokens]
