@@ -1,10 +1,9 @@
-"""Batches: requests are tokenised as they come, and run in buckets of similar length.
+"""Batches: requests are tokenised on arrival, and run in buckets of similar length.
 
-From top to bottom: `ServedModel.submit` takes a request into the queue and tokenises it. Lanes, a
-thread each, take bucket after bucket from the queue, each put together by `FairQueue.take`, run it,
-and respond to the requests that are complete by it. `BucketedClassifier.run` runs one bucket,
-padded to its own longest text alone, and where that is faster to the next of few shapes. Its
-predictor is opened by `opening`.
+`ServedModel.submit` puts a request into the queue and tokenises it. Lanes, a thread each, take
+buckets from the queue (`FairQueue.take`), run them, and respond to requests that are complete.
+`BucketedClassifier.run` runs one bucket, padded to its longest text, or to one of few shapes where
+that is faster. `opening` opens its predictor.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from serve.backend.fair_queue import Bucket, FairQueue, OwnShapes, Refusal, Requ
 from serve.backend.metrics import QUEUE_FULL, QUEUE_TIMEOUT, REASONS, Tally
 from serve.wire import ABSTAINED, TEXT, TRUNCATED, BytesArray, Wishes, from_arrays
 
-if TYPE_CHECKING:  # at run time it would load PyTorch into the server
+if TYPE_CHECKING:  # at run time, this would load PyTorch into the server
     from bertender.models.runtimes import Predictor
 
 logger = logging.getLogger(__name__)
@@ -40,25 +39,26 @@ logger = logging.getLogger(__name__)
 Labels = npt.NDArray[np.object_]
 
 CHARACTERS_AT_ONCE = 16 * 1024
-"""Most characters of a request that are tokenised in the thread which takes it on. They take a
-millisecond or two; more of them would keep others waiting."""
+"""Most characters of a request to tokenise in the thread that accepts it. They take a millisecond
+or two; more would delay other requests."""
 LOOK_FOR_CANCELLATION_S = 0.005
-"""A shorter wait asks nothing: asking Triton costs a message to its process and back."""
+"""Least wait in seconds before asking whether the client has gone, since asking Triton costs a
+message to its process and back."""
 
 CANCELLED = Refusal("CANCELLED", "the client has gone")
 
 
 class ServedModel:
-    """A model that classifies the texts of requests, in the order of turns and lengths.
+    """A model that classifies the texts of requests, ordered by turns and lengths.
 
     Args:
         classifier: the model.
-        labels: their names, as bytes.
-        queue: of requests.
-        input_names: of the texts of an example.
+        labels: names of the labels, as bytes.
+        queue: queue of requests.
+        input_names: input names of the texts of an example.
         max_text_bytes: longest text.
-        lanes: buckets that run at once.
-        abstain_below: probability below which a response says that the model abstains.
+        lanes: number of buckets that run concurrently.
+        abstain_below: probability below which the model abstains.
     """
 
     def __init__(
@@ -97,18 +97,18 @@ class ServedModel:
         respond: Callable[[Tensors | Refusal], None],
         is_cancelled: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Take texts on as they came, or refuse them; `respond` is called in any case.
+        """Accept or refuse a request of raw texts; `respond` is called in any case.
 
         Args:
-            inputs: an array of UTF-8 bytes for each of `input_names`, as `to_arrays` makes them.
+            inputs: an array of UTF-8 bytes for each of `input_names` (see `to_arrays`).
             wishes: parameters of the request.
-            respond: gets the tensors, or why there are none; in any thread.
+            respond: called with the tensors, or a refusal; in any thread.
             is_cancelled: returns whether the client has gone.
         """
         request = Request((), respond, is_cancelled=is_cancelled)
         if wishes.abandon:
             self.abandon(wishes.abandon)
-            or_end(respond, CANCELLED)  # nobody reads it, and it is no request of the metrics
+            or_end(respond, CANCELLED)  # the client has gone; metrics do not count it
             return
         try:
             texts = from_arrays(inputs, self.max_text_bytes, self.classifier.problem.takes_list)
@@ -117,7 +117,7 @@ class ServedModel:
         except DataError as error:
             self.refuse(request, Refusal("INVALID_ARG", str(error)))
             return
-        except Exception as error:  # of one request; the others must not notice
+        except Exception as error:  # an error of one request must not affect others
             self.refuse(request, Refusal("INTERNAL", f"the request cannot be read: {error}"))
             return
         request.truncate, request.caller = wishes.truncate, wishes.caller
@@ -126,8 +126,8 @@ class ServedModel:
         self.submit(request)
 
     def submit(self, request: Request) -> None:
-        """Take a request on, or refuse it; it gets its response in any case."""
-        self._refuse_late()  # which makes room
+        """Accept or refuse a request; it gets a response in any case."""
+        self._refuse_late()  # makes room
         refused = self.queue.offer(request)
         for each in refused:
             reason = (
@@ -138,26 +138,26 @@ class ServedModel:
         if request not in refused:
             characters = sum(sum(map(len, example)) for example in request.examples)
             if characters > CHARACTERS_AT_ONCE:
-                self.reader.submit(or_end, self._read, request)
+                self.reader.submit(or_end, self._tokenise, request)
             else:
-                self._read(request)
+                self._tokenise(request)
 
     def abandon(self, number: int) -> None:
-        """Run nothing more of a request, whose client has gone."""
+        """Drop a request whose client has gone."""
         request = self.queue.numbered(number)
         if request is not None and self.queue.drop(request):
             self.refuse(request, CANCELLED)
 
     def close(self) -> None:
-        """Respond to what still waits, and stop."""
+        """Respond to waiting requests, and stop."""
         self.reader.shutdown()
         self.queue.close()
         for lane in self.lanes:
             lane.join()
 
-    def _read(self, request: Request) -> None:
+    def _tokenise(self, request: Request) -> None:
         """Tokenise a request, so that its rows can run."""
-        if request.is_over:  # it waited for the reader for too long
+        if request.is_over:  # it waited too long to be tokenised
             return
         try:
             batch = self.classifier.encode(request.examples)
@@ -181,7 +181,7 @@ class ServedModel:
             complete = self.queue.done(bucket, self._run(wanted))
             self._complete(complete)
             if wanted:
-                # lanes share a second; what runs beside a large bucket is in the second of that one
+                # lanes share wall time: small buckets count with the large one that runs meanwhile
                 share = 0.0 if small else 1 / self.large_lanes
                 self.tally.batch(len(wanted), share * (time.perf_counter() - started))
             self._refuse_late()
@@ -191,7 +191,7 @@ class ServedModel:
         waited_s = self.queue.clock() - request.since
         self.tally.wait(waited_s)
         if (
-            not request.number  # what has one is abandoned by it
+            not request.number  # numbered requests are abandoned by number
             and waited_s >= LOOK_FOR_CANCELLATION_S
             and request.is_cancelled()
             and self.queue.drop(request)
@@ -199,10 +199,10 @@ class ServedModel:
             self.refuse(request, CANCELLED)
 
     def _run(self, rows: Bucket) -> dict[Row, Outputs]:
-        """Return the outputs of rows that run together.
+        """Run rows together and return their outputs.
 
-        Where that fails, or an output is not finite, the rows of each request run alone, so that
-        only the requests at fault get an error. Their rows have no outputs.
+        If that fails, or an output is not finite, the rows of each request run separately, so that
+        only faulty requests get an error. Their rows have no outputs.
         """
         if not rows:
             return {}
@@ -212,7 +212,7 @@ class ServedModel:
             if not all(np.isfinite(each.logits).all() for each in outputs):
                 raise ModelError("its logits are not finite. Check the artifact: bertender verify")
             return dict(zip(rows, outputs, strict=True))
-        except Exception as error:  # whatever it is, the endpoint goes on
+        except Exception as error:  # the endpoint must go on after any error
             first, *others = dict.fromkeys(request for request, _ in rows)
             if not others:
                 if self.queue.drop(first):
@@ -224,7 +224,7 @@ class ServedModel:
         return found
 
     def _complete(self, requests: Sequence[Request]) -> None:
-        """Respond to requests whose rows have run; where that fails, to each alone."""
+        """Respond to requests whose rows have run; if that fails, to each separately."""
         try:
             responses = self._responses(requests)
         except Exception as error:  # as above
@@ -238,7 +238,7 @@ class ServedModel:
             request.respond(tensors)
 
     def _responses(self, requests: Sequence[Request]) -> list[Tensors]:
-        """Return the response to each request; labels and scores of all are computed at once."""
+        """Return the response to each request, with labels and scores computed for all at once."""
         batches = [each.batch for each in requests if each.batch is not None]
         examples = [example for batch in batches for example in batch.examples]
         if not examples:
@@ -266,8 +266,8 @@ class ServedModel:
     def _abstained(
         self, outputs: Sequence[Outputs], batches: Sequence[Batch]
     ) -> npt.NDArray[np.bool_] | None:
-        """Return about which examples the model abstains (examples,), and count how sure it is of
-        each, and their tokens; None where no response says so."""
+        """Return on which examples the model abstains (examples,), and count probabilities and
+        tokens in the metrics; None where responses have no ABSTAINED."""
         tokens = [sum(own) for batch in batches for own in batch.by_example(_row_tokens(batch))]
         if not self.classifier.problem.has_confidence:
             self.tally.texts(tokens)
@@ -276,7 +276,7 @@ class ServedModel:
         if self.abstain_below is None:
             self.tally.texts(tokens, confidence)
             return None
-        # as a client compares SCORE, which is of 32 bits
+        # compared in 32 bits, like a client would compare SCORE
         abstained = confidence.astype(np.float32) < np.float32(self.abstain_below)
         self.tally.texts(tokens, confidence, int(abstained.sum()))
         return np.asarray(abstained)
@@ -295,25 +295,25 @@ class ServedModel:
                 self.refuse(late, refusal, QUEUE_TIMEOUT)
 
     def refuse(self, request: Request, refusal: Refusal, reason: str | None = None) -> None:
-        """Respond to a request by an error; the reason is that of the metrics."""
+        """Respond to a request with an error; `reason` is for the metrics."""
         self.tally.rejection(reason or REASONS[refusal.code])
         or_end(request.respond, refusal)
 
 
 def or_end(function: Callable[..., None], *arguments: Any) -> None:
-    """Call a function whose error would leave somebody waiting for ever: it ends the process, and
-    the supervisor reports that."""
+    """Call a function; an error ends the process, since a client would otherwise wait for ever. The
+    supervisor reports the end."""
     try:
         function(*arguments)
     except BaseException:
-        with suppress(OSError):  # the log's disk is full
+        with suppress(OSError):  # the disk of the log is full
             traceback.print_exc()
         os._exit(1)
 
 
 def _failure(error: Exception) -> Refusal:
-    """Return what a request gets by an error; log where that comes from, without its message,
-    which may quote a text."""
+    """Return the refusal of a failed request, and log where the error was raised, without its
+    message, which may quote a text."""
     frames = traceback.extract_tb(error.__traceback__)[-3:]
     places = " < ".join(f"{frame.filename}:{frame.lineno}" for frame in reversed(frames))
     logger.error("a run of the model failed: %s at %s", type(error).__name__, places)
@@ -339,7 +339,7 @@ def _too_long(batch: Batch) -> Refusal | None:
 
 
 def _too_many(batch: Batch, most: int) -> Refusal | None:
-    """Refuse a text that is read in more parts than texts may wait: it would take others' turns."""
+    """Refuse a text with more windows than texts may wait, which would block other requests."""
     row = int(np.argmax(batch.counts))
     if batch.counts[row] <= max(most, 1):
         return None
@@ -352,27 +352,27 @@ def _too_many(batch: Batch, most: int) -> Refusal | None:
 
 @dataclass
 class BucketedClassifier:
-    """A predictor, and how examples become what it runs."""
+    """A predictor with its encoding step and its bucket shapes."""
 
     encode: Encode
     """Examples to token arrays (batch, seq) with an `attention_mask`."""
     predictor: Predictor
     """Token arrays to logits (batch, labels)."""
     problem: Problem[Any] = SINGLE_LABEL
-    """The problem type of the model, a row of PROBLEMS."""
+    """The problem type of the model."""
     shapes: OwnShapes = field(default_factory=OwnShapes)
-    """The shapes that buckets are padded to."""
+    """Shapes to which buckets are padded."""
     tally: Tally | None = None
     """Counts the runs of the predictor."""
 
     @property
     def longest_input(self) -> int:
-        """Most tokens of an example that the model reads."""
+        """Longest input of the model in tokens."""
         return longest_input_of(self.encode)
 
     @property
     def padding(self) -> Padding:
-        """What fills rows that are shorter than others of their bucket."""
+        """Padding of rows that are shorter than others in their bucket."""
         return padding_of(self.encode.tokenizer) if isinstance(self.encode, Tokenize) else Padding()
 
     def run(self, bucket: Batch) -> list[Outputs]:
@@ -386,5 +386,5 @@ class BucketedClassifier:
 
 
 def longest_input_of(encode: Encode) -> int:
-    """Return the most tokens of an example that an encoding step lets through."""
+    """Return the longest input of an encoding step in tokens."""
     return encode.max_length if isinstance(encode, Tokenize) else LONGEST_INPUT_BY_DEFAULT

@@ -1,10 +1,10 @@
-"""The queue of the backend: requests wait in it, bounded and in turns, and leave it in buckets.
+"""The queue of the backend: bounded, fair between callers, and emptied in buckets.
 
-Callers take turns in tokens: the one of whom the fewest have run comes first (the virtual token
-counter of Sheng et al. 2024, https://arxiv.org/abs/2401.00588, equation 1 without weights). A
-bucket is put together from the rows of all waiting requests whenever the model is free, so that a
-request which has just arrived shares the next one, and leaves as soon as its own rows are done.
-What shape it has then is in `OwnShapes` and `PaddedShapes`.
+Callers take turns by tokens: the caller with the fewest tokens run so far comes first (the virtual
+token counter of Sheng et al. 2024, https://arxiv.org/abs/2401.00588, equation 1 without weights).
+Whenever the model is free, a bucket is formed from the rows of all waiting requests, so that a new
+request joins the next bucket, and is complete as soon as its own rows have run. `OwnShapes` and
+`PaddedShapes` decide the shape of a bucket.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from bertender.text.batch import Batch, Example, length_buckets
 from serve.wire import WATCH_CALLER
 
 Tensors = Mapping[str, npt.NDArray[Any]]
-"""Arrays of a response, by the name of the output."""
+"""Arrays of a response, by output name."""
 
 
 PADDED_TOKENS = 8
-"""Padded buckets have a multiple of it."""
+"""Token counts of padded buckets are multiples of this."""
 AXES_OF_EXAMPLES = 2
-"""Axes of logits (batch, labels); logits of tokens have one more."""
+"""Number of axes of logits (batch, labels); logits of tokens have one more."""
 
 HANGS_S = 60.0
-"""A bucket that runs for longer hangs. Nothing starts beside it, so that a probe, whose short text
-could still run, finds out."""
+"""Seconds after which a running bucket counts as hanging. No bucket starts next to it, so that a
+probe fails, although its short text could still run."""
 
 
 @dataclass(frozen=True)
@@ -44,41 +44,40 @@ class Refusal:
     """An error as the response to a request."""
 
     code: str
-    """A key of `metrics.REASONS`, or UNAVAILABLE."""
+    """A code of `metrics.REASONS`, or UNAVAILABLE."""
     reason: str
 
 
 @dataclass(eq=False)
 class Request:
-    """Examples to classify, and where the response goes."""
+    """A request: examples to classify, and its response."""
 
     examples: tuple[Example, ...]
     respond: Callable[[Tensors | Refusal], None]
     texts: Sequence[Example] = ()
-    """Of each example, as they were sent."""
+    """Texts of each example, as sent."""
     truncate: bool = False
-    """Texts that are longer than the model's input are cut; else the request is refused."""
+    """Whether too long texts are cut; else the request is refused."""
     caller: str = ""
-    """Whose turn it takes."""
+    """Caller whose turns the request uses."""
     number: int = 0
-    """By which it can be abandoned; 0 where it cannot."""
+    """Number by which the request can be abandoned; 0 if it cannot."""
     wait_s: float | None = None
-    """Longest wait; None for that of the queue."""
+    """Longest wait; None for the queue's."""
     is_cancelled: Callable[[], bool] = lambda: False
-    """Returns whether its client has gone."""
+    """Returns whether the client has gone."""
     since: float = 0.0
-    """When it came into the queue, in seconds of the queue's clock."""
+    """Time of arrival, in seconds of the queue's clock."""
     batch: Batch | None = None
-    """The examples as tokens; rows can run from then on."""
+    """The tokenised examples; rows can run once it is set."""
     lengths: Sequence[int] = ()
-    """Tokens of each row, of which an example may have several."""
+    """Token count of each row; an example may have several rows."""
     waiting: list[int] = field(default_factory=list)
-    """Token rows that have not been taken, the longest first; before they are known, one each
-    example."""
+    """Rows that have not been taken, longest first; one per example before they are tokenised."""
     outputs: dict[int, Outputs] = field(default_factory=dict)
-    """Of the rows that are done."""
+    """Outputs of finished rows."""
     is_over: bool = False
-    """It has its response, or needs none."""
+    """Whether the request has its response, or needs none."""
 
     @property
     def rows(self) -> int:
@@ -91,45 +90,44 @@ class Request:
 
 @dataclass(eq=False)
 class Caller:
-    """Requests of one caller that have rows in the queue, in the order in which they came."""
+    """A caller's requests with rows in the queue, in order of arrival."""
 
     served: float
-    """Tokens that have run for it, and those by which others were ahead when it came."""
+    """Tokens that have run for the caller, plus the lead of others at its arrival."""
     turn: int = 0
-    """Number of the bucket in which it last had a row."""
+    """Number of the last bucket with a row of this caller."""
     requests: deque[Request] = field(default_factory=deque)
 
     def rows(self, shorter_than: int | None) -> Iterator[tuple[Request, int]]:
         for request in self.requests:
             for row in reversed(request.waiting) if request.batch is not None else ():
                 if shorter_than is not None and request.lengths[row] >= shorter_than:
-                    break  # those that follow are longer
+                    break  # the following rows are longer
                 yield request, row
 
 
 Row = tuple[Request, int]
-"""A row that runs: a request, and the number of the row in it."""
+"""A row to run: its request, and its number there."""
 Bucket = list[Row]
 """Rows that run together."""
 
 
 class FairQueue:
-    """Requests that wait for the model, bounded in texts and in time, and taken in turns.
+    """Requests that wait for the model, limited in texts and in time, with fair turns.
 
-    An example of several token rows counts as so many texts.
+    An example of several token rows counts as so many texts. The queue is thread-safe.
 
-    The queue is the backend's own. Triton's `max_queue_size` counts requests, however many texts
-    each has, knows no callers, and any queue policy switches off the preparation of the next batch.
-    Several threads may use it.
+    It replaces Triton's queue, whose `max_queue_size` counts requests instead of texts, which does
+    not know callers, and whose queue policies all disable preparing the next batch.
 
     Args:
-        max_texts: most texts that wait. A request that has more may wait alone.
+        max_texts: most waiting texts. A larger request may wait alone.
         timeout_s: longest wait; 0 for no limit.
-        max_batch_size: most texts that a bucket is chosen from.
-        tokens_per_bucket: most tokens of a bucket, padding included.
-        small_tokens: buckets of fewer tokens may run beside a text that is longer than a bucket.
-            Beside others they would not: they share the next one, which takes less computation.
-        shapes: what buckets are padded to.
+        max_batch_size: most texts from which a bucket is chosen.
+        tokens_per_bucket: most tokens of a bucket, with padding.
+        small_tokens: buckets with fewer tokens may run next to a text that is longer than a bucket.
+            They do not run next to ordinary buckets: sharing the next bucket costs less.
+        shapes: shapes to which buckets are padded.
         clock: returns seconds.
     """
 
@@ -154,26 +152,26 @@ class FairQueue:
         self.texts = 0
         self._callers: dict[str, Caller] = {}
         self._turns = count(1)
-        # tokens that have run for a caller on average: the virtual time of fair queueing. A new
-        # caller starts there, or callers with a text each would keep one with several waiting
+        # the mean tokens run per caller: the virtual time of fair queueing. A new caller starts
+        # there, or else new callers with single texts would starve a caller with many
         self._progress = 0.0
-        self._long = 0  # buckets that run now and are a text longer than a bucket
-        self._running: dict[int, float] = {}  # bucket that runs now, by its id -> its start
+        self._long = 0  # running buckets of a single text that is longer than a bucket
+        self._running: dict[int, float] = {}  # id of a running bucket -> its start
         self._closed = False
         self._changed = threading.Condition()
 
     def offer(self, request: Request) -> list[Request]:
-        """Put a request into the queue; return those that have no room in it, this or others.
+        """Put a request into the queue; return the requests that must leave, possibly this one.
 
-        Where the queue is full, the caller who has the most texts in it loses its newest requests
-        that have not begun: one that fills the queue leaves room to others.
+        If the queue is full, the caller with the most texts loses its newest requests that have not
+        begun, so that one caller cannot fill the queue.
         """
         texts = len(request.examples)
         with self._changed:
             refused: list[Request] = []
             is_full = self.texts and self.texts + texts > self.max_texts
             if is_full and request.caller != WATCH_CALLER:
-                refused = self._in_the_way(request)
+                refused = self._requests_to_refuse(request)
                 if request in refused:
                     return refused
                 for each in refused:
@@ -189,7 +187,7 @@ class FairQueue:
             return refused
 
     def tokenised(self, request: Request, batch: Batch) -> None:
-        """Let the rows of a request be taken."""
+        """Set the tokens of a request, whose rows can then be taken."""
         lengths = batch.arrays["attention_mask"].sum(axis=1).tolist()
         with self._changed:
             if request.is_over:
@@ -201,13 +199,13 @@ class FairQueue:
             self._changed.notify_all()
 
     def take(self, *, small: bool = False) -> tuple[Bucket, list[Request]] | None:
-        """Wait for rows that can run; return those of one bucket, and the requests that begin.
+        """Wait for rows; return a bucket, and the requests that begin with it.
 
-        It has rows of the caller whose turn it is, and rows of similar length of all others.
-        Nothing is returned once the queue is closed and empty.
+        The bucket has rows of the caller whose turn it is, and rows of similar length of all
+        others. None is returned once the queue is closed and empty.
 
         Args:
-            small: wait until a long text runs, and return only what is small beside it.
+            small: wait until a long text runs, and return only small buckets.
         """
         with self._changed:
             while not (bucket := self._next_bucket(small)):
@@ -228,15 +226,15 @@ class FairQueue:
             self.texts -= len(bucket)
             self._long += self._is_long(bucket)
             self._running[id(bucket)] = self.clock()
-            self._changed.notify_all()  # what is small may run beside it
+            self._changed.notify_all()  # small buckets may run next to it
             return bucket, begun
 
     def done(self, bucket: Bucket, outputs: Mapping[Row, Outputs]) -> list[Request]:
-        """Give the rows of a bucket their outputs; return the requests that are complete by it.
+        """Store the outputs of a bucket; return the requests that are now complete.
 
         Args:
-            bucket: what `take` returned.
-            outputs: of its rows, but for those of requests that were dropped meanwhile.
+            bucket: bucket of `take`.
+            outputs: outputs of its rows, except rows of dropped requests.
         """
         complete: list[Request] = []
         with self._changed:
@@ -251,7 +249,7 @@ class FairQueue:
         return complete
 
     def drop(self, request: Request) -> bool:
-        """Take a request out, whose remaining rows need not run; False where it is over already."""
+        """Remove a request without running its remaining rows; False if it is already over."""
         with self._changed:
             if request.is_over:
                 return False
@@ -259,13 +257,13 @@ class FairQueue:
             return True
 
     def numbered(self, number: int) -> Request | None:
-        """Return the request of that number, if rows of it still wait."""
+        """Return the request with a number, if it still has waiting rows."""
         with self._changed:
             requests = (each for caller in self._callers.values() for each in caller.requests)
             return next((each for each in requests if each.number == number), None)
 
     def expired(self) -> list[Request]:
-        """Remove and return the requests that have waited for too long and have not begun."""
+        """Remove and return requests that have waited too long and have not begun."""
         with self._changed:
             now = self.clock()
             late = [
@@ -279,18 +277,18 @@ class FairQueue:
             return late
 
     def longest_wait(self, request: Request) -> float:
-        """Return how many seconds a request may wait: its own wish, and no longer than others."""
+        """Return the longest wait of a request in seconds: its own limit, at most the queue's."""
         limits = (each for each in (self.timeout_s, request.wait_s) if each)
         return min(limits, default=math.inf)
 
     def close(self) -> None:
-        """Let `take` return nothing once those that wait are taken."""
+        """Close the queue: `take` returns None once all waiting rows are taken."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
 
     def _next_bucket(self, small: bool) -> Bucket:
-        """Return the bucket of the first row in turn, among as many rows as make a batch."""
+        """Return the bucket of the first row in turn, among the rows of a batch."""
         now = self.clock()
         hangs = any(now - since > HANGS_S for since in self._running.values())
         if hangs or (small and not self._long):
@@ -309,9 +307,9 @@ class FairQueue:
         longest = max(request.lengths[row] for request, row in bucket)
         return longest > self.tokens_per_bucket
 
-    def _in_the_way(self, request: Request) -> list[Request]:
-        """Return what a full queue does without: the request itself, or the newest of a greedier
-        caller, as many as make room."""
+    def _requests_to_refuse(self, request: Request) -> list[Request]:
+        """Return the requests that leave a full queue: this one, or enough of the newest requests
+        of a caller with more texts."""
         texts = {
             name: sum(len(each.waiting) for each in caller.requests)
             for name, caller in self._callers.items()
@@ -336,10 +334,10 @@ class FairQueue:
             self.texts -= len(request.waiting)
             request.waiting = []
             self._forget(request)
-            self._changed.notify_all()  # a closed queue may be empty by it
+            self._changed.notify_all()  # a closed queue may now be empty
 
     def _forget(self, request: Request) -> None:
-        """Take a request without waiting rows, and a caller without requests, off the list."""
+        """Remove a request without waiting rows, and a caller without requests."""
         caller = self._callers[request.caller]
         caller.requests.remove(request)
         if not caller.requests:
@@ -361,29 +359,29 @@ def _in_turns(
 
 @dataclass(frozen=True)
 class OwnShapes:
-    """Every bucket has the shape of its texts."""
+    """Bucket shapes without extra padding."""
 
     def rows(self, texts: int) -> int:
         """Return the rows of a bucket of at least one text."""
         return texts
 
     def tokens(self, longest: int) -> int:
-        """Return the tokens of each row, by those of the longest text."""
+        """Return the tokens per row, for the tokens of the longest text."""
         return longest
 
     def padded(self, bucket: Batch) -> Batch:
-        """Return a bucket in its shape."""
+        """Return a bucket padded to its shape."""
         return bucket
 
     def without_padding(
         self, logits: npt.NDArray[np.float32], bucket: Batch
     ) -> npt.NDArray[np.float32]:
-        """Return the logits of a bucket, of each example or of each token, by its own shape."""
+        """Return the logits of a bucket, per example or per token, without extra padding."""
         rows, tokens = bucket.arrays["attention_mask"].shape
         return logits[:rows] if logits.ndim == AXES_OF_EXAMPLES else logits[:rows, :tokens]
 
     def every(self, tokens_per_bucket: int, most_texts: int) -> Iterator[tuple[int, int]]:
-        """Yield rows and tokens of shapes that are worth a run before the first request."""
+        """Yield rows and tokens of shapes to warm up before the first request."""
         yield from ()
 
 
@@ -391,13 +389,12 @@ class OwnShapes:
 class PaddedShapes(OwnShapes):
     """Buckets are padded to 1, 2, 3, 4, 6, 8, 12, 16, ... rows, and to multiples of 8 tokens.
 
-    A server merges requests, so nearly every bucket has another number of texts and tokens than
-    those before it. Where a runtime compiles a graph for each shape when it first comes, that takes
-    longer than padding to a shape that has come already.
+    A server merges requests, so that nearly every bucket has a new number of texts and tokens. For
+    a runtime that compiles a graph for each new shape, padding to a known shape is faster.
     """
 
     longest_input: int
-    """Most tokens that the model reads."""
+    """Longest input of the model in tokens."""
 
     def rows(self, texts: int) -> int:
         power = 1 << (texts - 1).bit_length()
@@ -407,14 +404,14 @@ class PaddedShapes(OwnShapes):
         return max(longest, min(-(-longest // PADDED_TOKENS) * PADDED_TOKENS, self.longest_input))
 
     def padded(self, bucket: Batch) -> Batch:
-        """Return a bucket with rows and columns of zeros added, which the mask hides."""
+        """Return a bucket padded with rows and columns of zeros, which the mask hides."""
         rows, tokens = bucket.arrays["attention_mask"].shape
         added = ((0, self.rows(rows) - rows), (0, self.tokens(tokens) - tokens))
         arrays = {name: np.pad(array, added) for name, array in bucket.arrays.items()}
         return Batch(bucket.examples, arrays)
 
     def every(self, tokens_per_bucket: int, most_texts: int) -> Iterator[tuple[int, int]]:
-        """Yield all that a bucket can have, with few rows first: most requests have few texts."""
+        """Yield all shapes of buckets, fewest rows first, since most requests have few texts."""
         longest = min(self.longest_input, tokens_per_bucket)
         lengths = dict.fromkeys(
             self.tokens(least) for least in range(1, longest + 1, PADDED_TOKENS)

@@ -1,11 +1,11 @@
 """Metrics of the backend, which Triton adds to its own at /metrics.
 
-Triton counts a request as computed from the moment that the backend takes it on. The wait in the
-backend's queue, what the queue rejects, and what the model is run on are known here alone.
+For Triton, computation starts as soon as the backend accepts a request. Only the backend knows the
+wait in its queue, rejections, and the texts in each run of the model.
 
-What happens is added up in the process of the backend, and sent to Triton once a second, because
-each change of a metric costs a message to Triton's process and back. All metrics are counters, or
-gauges that change by differences, so that those of several instances add up.
+Counts are summed in the backend's process and sent to Triton once a second, because each change of
+a metric costs a message to Triton's process and back. All metrics are counters, or gauges that
+change by differences, so that several instances add up.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ REASONS: Mapping[str, str] = {
     "CANCELLED": "cancelled",
     "LATE": "late",
 }
-"""Code of a refusal -> its reason in the metrics; UNAVAILABLE has the next two."""
+"""Reason in the metrics by code of a refusal; UNAVAILABLE has the next two."""
 
 QUEUE_FULL, QUEUE_TIMEOUT = "queue_full", "queue_timeout"
 
 
 @dataclass(frozen=True)
 class Family:
-    """A row of METRIC_FAMILIES: a metric, with a series for each value of its label."""
+    """A metric, with a series for each value of its label."""
 
     name: str
     description: str
@@ -53,7 +53,7 @@ class Family:
 
 
 def length_label(length: int) -> str:
-    """Return the value of the label `length` for a bucket of so many tokens a text."""
+    """Return the value of the label `length` for a bucket with `length` tokens per text."""
     place = bisect_left(LENGTHS, length)
     return str(LENGTHS[place]) if place < len(LENGTHS) else LONGER
 
@@ -68,11 +68,11 @@ HISTOGRAMS: Mapping[str, tuple[float, ...]] = {
     CONFIDENCE: (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99),
     TOKENS: (4, 8, 16, 32, 64, 128, 256, 512, 1024),
 }
-"""Name -> upper bounds of its buckets, without the last, which has none."""
+"""Upper bounds of a histogram's buckets by name, without the last, unbounded one."""
 
 
 def _histogram(name: str, counted: str, total: str) -> tuple[Family, ...]:
-    """Return the three families of a histogram, so that PromQL's histogram_quantile reads them; a
+    """Return the three families of a histogram, as PromQL's histogram_quantile expects them. A
     histogram of Triton would cost a message for every request."""
     bounds = (*(f"{bound:g}" for bound in HISTOGRAMS[name]), LONGER)
     return (
@@ -121,14 +121,14 @@ METRIC_FAMILIES: tuple[Family, ...] = (
     ),
     Family("bertender_run_padding_tokens_total", "Padding in runs of the model", *_BY_LENGTH),
 )
-"""All metrics of the backend; each is at 0 from the start."""
+"""All metrics of the backend; each starts at 0."""
 
 Series = tuple[str, str]
-"""Name of a family, and the value of its label."""
+"""Name of a family, and value of its label."""
 
 
 class Tally:
-    """Counts since the last flush; several threads may add to them."""
+    """Counts since the last flush; thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -144,7 +144,7 @@ class Tally:
     def texts(
         self, tokens: Sequence[int], confidence: Iterable[float] = (), abstained: int = 0
     ) -> None:
-        """Count texts that have an answer: their tokens, and how sure the model is of each."""
+        """Count classified texts: their tokens, and the probabilities of the decisions."""
         with self._lock:
             self._values[TOKENS].extend(tokens)
             self._values[CONFIDENCE].extend(confidence)
@@ -164,7 +164,7 @@ class Tally:
             self._amounts["bertender_batch_seconds_total", ""] += seconds
 
     def run(self, attention_mask: npt.NDArray[np.int64], seconds: float) -> None:
-        """Count a run of the model; the mask is (batch, seq), and a row without tokens padding."""
+        """Count a run of the model; the mask is (batch, seq), and empty rows are padding."""
         rows, length = attention_mask.shape
         tokens = int(attention_mask.sum())
         own = {
@@ -179,10 +179,10 @@ class Tally:
                 self._amounts[f"bertender_{name}_total", length_label(length)] += amount
 
     def take(self, queue_texts: int = 0) -> dict[Series, float]:
-        """Return what has been added since, and begin anew.
+        """Return the counts since the last call, and reset them.
 
         Args:
-            queue_texts: texts in the queue now.
+            queue_texts: current number of texts in the queue.
         """
         with self._lock:
             amounts, self._amounts = self._amounts, defaultdict(float)
@@ -201,13 +201,13 @@ class Tally:
 
 
 class MetricsThread:
-    """Sends a tally to Triton once a second, if there is something new.
+    """A thread that sends a tally to Triton once a second, if it has changed.
 
     Args:
         triton: the module `triton_python_backend_utils`.
-        labels: of every series, such as the model's name.
-        tally: what to send.
-        queue_texts: returns how many texts are in the queue.
+        labels: labels of every series, such as the model's name.
+        tally: the tally to send.
+        queue_texts: returns the number of texts in the queue.
     """
 
     FLUSH_S = 1.0
@@ -233,12 +233,12 @@ class MetricsThread:
                 for value in family.values:
                     metric = registered.Metric(labels={**labels, **family.labels(value)})
                     self._metrics[family.name, value] = metric
-        except Exception as error:  # a server with --allow-metrics=false; it serves all the same
-            self._do_without(error)
+        except Exception as error:  # a server with --allow-metrics=false must serve all the same
+            self._disable(error)
         self._thread.start()
 
     def stop(self) -> None:
-        """Send the last, and end the thread."""
+        """Send the last counts, and end the thread."""
         self._stop.set()
         self._thread.join()
         self._metrics.clear()
@@ -250,14 +250,14 @@ class MetricsThread:
         self._flush()
 
     def _flush(self) -> None:
-        """Send what is new; without metrics, forget it."""
+        """Send new counts; without metrics, discard them."""
         amounts = self.tally.take(self.queue_texts())
         try:
             for series in amounts.keys() & self._metrics.keys():
                 self._metrics[series].increment(amounts[series])
-        except Exception as error:  # the endpoint goes on
-            self._do_without(error)
+        except Exception as error:  # the endpoint must go on
+            self._disable(error)
 
-    def _do_without(self, error: Exception) -> None:
+    def _disable(self, error: Exception) -> None:
         logger.warning("the backend has no metrics: Triton refuses them: %s", error)
         self._metrics.clear()

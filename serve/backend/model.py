@@ -1,8 +1,8 @@
 """The Python backend of the Triton model `classifier`: text in; label, score and logits out.
 
-Triton hands requests over as they come, and gets each response when it is complete; `batches` has
-what happens in between. Triton starts this class in a Python process of its own (the stub).
-Neither PyTorch nor transformers is loaded there.
+Triton passes requests on as they arrive, and gets each response when it is complete; see `batches`.
+Triton starts this class in a separate Python process (the stub), which loads neither PyTorch nor
+transformers.
 """
 
 from __future__ import annotations
@@ -33,23 +33,23 @@ from serve.wire import (
 )
 
 OF_TRITON = {"LATE": "ALREADY_EXISTS"}
-"""Code of a refusal -> attribute of Triton's TritonError, where that has none of the name: one that
-no request has for any other reason, by which the door knows it."""
+"""Attribute of TritonError by code of a refusal, where Triton lacks the code. No request has this
+error for another reason, so that the door recognises it."""
 
 
 class TritonPythonModel:
-    """Python backend of Triton: `initialize` once an instance, `execute` once a merged batch."""
+    """Triton's Python backend: `initialize` runs once per instance, `execute` per merged batch."""
 
     def initialize(self, args: dict[str, str]) -> None:
-        """Load the artifact, its digests checked, and run it, so that loading proves it.
+        """Load the artifact, check its digests, and run it once.
 
-        What another Triton model runs is proved there, by its own warm-up.
+        A graph in another Triton model is run there, by its own warm-up.
 
         Raises:
             DamagedArtifactError: a file of the artifact is missing or changed.
             RuntimeMissingError: the runtime is not installed.
-            ModelError: the runtime or the tokenizer cannot open it, or this process would end at
-                the first request.
+            ModelError: the runtime or the tokenizer cannot be opened, or this process would crash
+                at the first request.
         """
         check_numpy(Path("/proc/self/exe"))
         self.triton = importlib.import_module("triton_python_backend_utils")  # only in the stub
@@ -69,7 +69,7 @@ class TritonPythonModel:
         self.metrics = MetricsThread(self.triton, labels, self.model.tally, lambda: queue.texts)
 
     def execute(self, requests: Sequence[Any]) -> None:
-        """Take requests on, or refuse them; each gets its response through its sender."""
+        """Accept or refuse requests; each gets its response through its sender."""
         for each in requests:
             respond = partial(self._respond, each.get_response_sender())
             try:
@@ -80,14 +80,14 @@ class TritonPythonModel:
                 ]
             except DataError as error:
                 self.model.refuse(Request((), respond), Refusal("INVALID_ARG", str(error)))
-            except Exception as error:  # of one request; the others of this call must not notice
+            except Exception as error:  # an error of one request must not affect others
                 reason = f"the request cannot be read: {error}"
                 self.model.refuse(Request((), respond), Refusal("INTERNAL", reason))
             else:
                 self.model.ask(inputs, wishes, respond, each.is_cancelled)
 
     def finalize(self) -> None:
-        """Respond to what still waits, and stop."""
+        """Respond to waiting requests, and stop."""
         self.model.close()
         self.metrics.stop()
 
@@ -103,8 +103,8 @@ class TritonPythonModel:
 
 
 def check_numpy(stub: Path) -> None:
-    """Raise ModelError where the stub that runs this, of a Triton that somebody else has started,
-    was compiled for another NumPy. `bertender serve` gives its own the one that it needs."""
+    """Raise ModelError where the stub of a Triton that bertender has not started was compiled for
+    another NumPy. `bertender serve` gives its own stub the right one."""
     if is_for_numpy_1(stub) and not np.__version__.startswith("1."):
         raise ModelError(
             f"this Triton's Python stub was compiled for NumPy 1, and ends at its first request "
@@ -114,9 +114,9 @@ def check_numpy(stub: Path) -> None:
 
 
 def mark_candidate(workspace: str | None, model: str) -> None:
-    """Mark this process in the server's workspace where its model is a candidate, which may die.
+    """Mark this process in the server's workspace if its model is a candidate, which may die.
 
-    The process of a model that has died has no command line any more that would tell which it was.
+    A dead process has no command line that would tell its model.
     """
     if not workspace:
         return
@@ -124,28 +124,28 @@ def mark_candidate(workspace: str | None, model: str) -> None:
     if model.endswith(CANDIDATE_SUFFIX):
         mark.touch()
     else:
-        mark.unlink(missing_ok=True)  # numbers of processes are used again
+        mark.unlink(missing_ok=True)  # process ids are reused
 
 
 REGION_WORD = 1
-"""Index among a stub's arguments: the name of its region in shared memory."""
+"""Index of the name of the shared memory region in a stub's arguments."""
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - the kernel's folder, nothing is made here
 
 
 def close_region(command: bytes, folder: Path = SHARED_MEMORY) -> None:
-    """Let no other user read a stub's region of shared memory, before it has a text.
+    """Close a stub's shared memory region to other users, before it has any text.
 
-    `bertender serve` makes it so from the start; another Triton does not. A later version may name
-    the region in another place: nothing but a file of the folder is closed.
+    `bertender serve` does so from the start; another Triton does not. A later version may have the
+    name at another index, so only files of the folder are closed.
 
     Args:
         command: the stub's program and arguments, each with a zero byte at its end.
-        folder: of the regions.
+        folder: folder of the regions.
     """
     program, *words = map(os.fsdecode, command.split(b"\0"))
     if Path(program).name != STUB_NAME or len(words) <= REGION_WORD:
         return
     name = words[REGION_WORD].removeprefix("/")
-    with suppress(OSError):  # it has gone, or is of another user
+    with suppress(OSError):  # it is gone, or belongs to another user
         if "/" not in name and (folder / name).is_file():
             (folder / name).chmod(0o600)

@@ -1,7 +1,7 @@
-"""The opening of a served model: artifact, tokenizer and runtime become a warm ServedModel.
+"""Opening a served model: artifact, tokenizer and runtime become a warm ServedModel.
 
-A graph runs in the process of the backend, with as many threads as a bucket is worth
-(`AdaptiveThreads`), or as another Triton model, in the process of Triton (`EncoderPredictor`).
+A graph runs in the backend's process, with a number of threads that suits the bucket
+(`AdaptiveThreads`), or as another Triton model in Triton's process (`EncoderPredictor`).
 """
 
 from __future__ import annotations
@@ -38,39 +38,39 @@ from serve.backend.fair_queue import FairQueue, OwnShapes, PaddedShapes
 from serve.config import SERVED_RUNTIMES, BackendParameters
 from serve.wire import ENCODER_OUTPUT, input_names
 
-if TYPE_CHECKING:  # at run time it would load PyTorch into the server
+if TYPE_CHECKING:  # at run time, this would load PyTorch into the server
     from bertender.models.runtimes import Predictor
 
 logger = logging.getLogger(__name__)
 
 ADAPTING = frozenset({"onnxruntime"})
-"""Rows of RUNTIMES whose small buckets are faster on one thread, as far as it was measured."""
+"""Runtimes whose small buckets were measured to be faster on one thread."""
 
 TOKENS_FOR_ALL_THREADS = 64
-"""Tokens of a bucket, padding included, from which on it has all threads, at MEASURED_BYTES."""
+"""Least tokens of a bucket, with padding, for which it gets all threads, at MEASURED_BYTES."""
 MEASURED_BYTES = 24 * 2**20
 """Size of the measured graph with its weights, a MiniLM in int8."""
 MOST_BYTES_TWICE = 128 * 2**20
-"""Largest graph, weights included, that is opened twice."""
+"""Largest graph, with weights, that is opened twice."""
 
 
 def open_served_model(
     folder: Path, parameters: BackendParameters, max_batch_size: int, instances: int = 1
 ) -> ServedModel:
-    """Open an artifact, its digests checked, and run it, so that opening proves it.
+    """Open an artifact, check its digests, and run it once.
 
-    What another Triton model runs is proved there, by its own warm-up.
+    A graph in another Triton model is run there, by its own warm-up.
 
     Args:
-        folder: of the artifact.
+        folder: folder of the artifact.
         parameters: settings of the backend.
-        max_batch_size: most texts that a bucket is chosen from.
+        max_batch_size: most texts from which a bucket is chosen.
         instances: copies of the model that share the cores.
 
     Raises:
         DamagedArtifactError: a file of the artifact is missing or changed.
         RuntimeMissingError: the runtime is not installed.
-        ModelError: the runtime or the tokenizer cannot open it.
+        ModelError: the runtime or the tokenizer cannot be opened.
     """
     runtime = SERVED_RUNTIMES[parameters.runtime]
     lanes = max(parameters.concurrent_buckets, runtime.buckets_at_once)
@@ -80,12 +80,12 @@ def open_served_model(
     classifier = open_artifact(artifact, parameters, threads)
     columns = classifier.problem.asked_columns(artifact.card.task.text_columns)
     names = input_names(len(columns), classifier.problem.takes_list)
-    # a tokenizer of transformers sets itself up in its first call, which no two threads may do
+    # the first call of a transformers tokenizer, which sets it up, is not thread-safe
     classifier.encode([classifier.problem.to_example(("first",) * len(names))])
     if runtime.runs_while_loading:
         warm_up(classifier, len(names), max_batch_size, parameters.tokens_per_bucket, lanes)
-    with suppress(AttributeError):  # of another C library than glibc
-        ctypes.CDLL(None).malloc_trim(0)  # give back what loading has freed
+    with suppress(AttributeError):  # another C library than glibc
+        ctypes.CDLL(None).malloc_trim(0)  # returns memory that loading has freed
     queue = FairQueue(
         parameters.max_queue_texts,
         parameters.queue_timeout_ms / 1000,
@@ -109,7 +109,7 @@ def open_served_model(
 def open_artifact(
     artifact: Artifact, parameters: BackendParameters, threads: int
 ) -> BucketedClassifier:
-    """Open an ONNX artifact as the endpoint runs it."""
+    """Open an ONNX artifact for the endpoint."""
     problem = problem_of_task(artifact.card.task)
     runtime = SERVED_RUNTIMES[parameters.runtime]
     if runtime.in_process:
@@ -127,11 +127,11 @@ def open_artifact(
 
 
 def small_tokens(classifier: BucketedClassifier, parameters: BackendParameters) -> int:
-    """Return the tokens from which on a bucket is not small; 0 where none runs beside another.
+    """Return the token limit of small buckets; 0 where buckets do not run concurrently.
 
-    Without small buckets beside it, one long text of one caller keeps short ones of all others
-    waiting for a hundred milliseconds and more. ONNX Runtime runs several at once in one
-    session; other runtimes reserve what they need for each run that may happen at once.
+    Without small buckets next to it, a long text of one caller delays the short texts of all others
+    by a hundred milliseconds and more. ONNX Runtime can run several buckets in one session; other
+    runtimes reserve memory for each concurrent run.
     """
     if isinstance(classifier.predictor, AdaptiveThreads):
         return classifier.predictor.tokens_for_all
@@ -143,14 +143,14 @@ def open_predictor(graph: Path, parameters: BackendParameters, threads: int) -> 
     """Open a graph in the runtime that serves it.
 
     Args:
-        graph: its file.
-        parameters: of the backend.
-        threads: of one run, at most.
+        graph: file of the graph.
+        parameters: settings of the backend.
+        threads: most threads of a run.
     """
     runtime = SERVED_RUNTIMES[parameters.runtime]
     if runtime.in_process is None:
         return EncoderPredictor(parameters.encoder or "", parameters.encoder_inputs)
-    # spinning threads take the cores that the server needs: it cost half the throughput
+    # spinning threads take cores from the server, which cost half the throughput
     open_graph = partial(
         RUNTIMES[runtime.in_process].open,
         graph,
@@ -163,12 +163,12 @@ def open_predictor(graph: Path, parameters: BackendParameters, threads: int) -> 
 
 
 def adaptive(open_graph: Callable[[int], Predictor], graph: Path, threads: int) -> Predictor:
-    """Open a graph for so many threads, and for one as well where that pays off.
+    """Open a graph for several threads, and also for one thread where that pays off.
 
     Args:
-        open_graph: opens it, for a number of threads.
-        graph: its file.
-        threads: most of one run.
+        open_graph: opens the graph for a number of threads.
+        graph: file of the graph.
+        threads: most threads of a run.
     """
     several = open_graph(threads)
     files = (graph, graph.with_name(ONNX_DATA_NAME))
@@ -182,26 +182,26 @@ def adaptive(open_graph: Callable[[int], Predictor], graph: Path, threads: int) 
 class EncoderPredictor:
     """A Triton model that takes token arrays and returns logits: business logic scripting (BLS).
 
-    Several threads may call it. It cannot run before Triton has loaded all models, which is after
+    It is thread-safe. It cannot run before Triton has loaded all models, which is after
     `initialize`.
 
     Args:
-        model: its name.
-        inputs: their names.
+        model: name of the model.
+        inputs: names of its inputs.
     """
 
     def __init__(self, model: str, inputs: Sequence[str]) -> None:
         self.triton = importlib.import_module("triton_python_backend_utils")  # only in the stub
         self.model = model
         self.inputs = inputs
-        # arrays of numpy are wanted, wherever the model runs
+        # outputs as NumPy arrays, even if the model runs on a GPU
         self.memory = self.triton.PreferredMemory(self.triton.TRITONSERVER_MEMORY_CPU, 0)
 
     def logits(self, batch: Batch) -> npt.NDArray[np.float32]:
         """Return the logits (batch, labels) of a batch.
 
         Raises:
-            ModelError: the model cannot run it, or is not loaded.
+            ModelError: the model fails, or is not loaded.
         """
         response = self.triton.InferenceRequest(
             model_name=self.model,
@@ -212,27 +212,26 @@ class EncoderPredictor:
         if response.has_error():
             raise ModelError(f"model {self.model!r}: {response.error().message()}")
         tensor = self.triton.get_output_tensor_by_name(response, ENCODER_OUTPUT)
-        # a copy: the response's memory goes with the response
+        # copied, since the response owns its memory
         return np.array(tensor.as_numpy(), dtype=np.float32)
 
 
 class AdaptiveThreads:
-    """A predictor of a graph that is opened for one thread and for several: small buckets run on
-    one, larger ones on all, so that each wakes as many threads as pay off.
+    """A predictor on a graph opened twice: small buckets run on one thread, larger ones on all.
 
-    Threads that sleep between runs have to be woken for every operator that they share, which takes
-    longer than the work on a few tokens. One caller of single texts had 323 texts/s with one thread
-    where two gave 243; four callers of 16 texts had 523 with two where one gave 434. A token is
-    more work for a larger model, which has all threads from fewer tokens on.
+    Idle threads must be woken for every shared operator, which takes longer than the work on a few
+    tokens. One caller of single texts had 323 texts/s with one thread and 243 with two; four
+    callers of 16 texts had 434 with one and 523 with two. A larger model has more work per token,
+    so that all threads pay off for fewer tokens.
 
-    ONNX Runtime has no threads of one run but those of its session, and Python cannot share
-    prepared weights between sessions. So a small model is in memory twice. A large one is not: its
-    runs are long enough for all threads anyway.
+    In ONNX Runtime the number of threads belongs to the session, and Python cannot share prepared
+    weights between sessions, so a small model is in memory twice. A large model is not: its runs
+    are long enough for all threads.
 
     Args:
-        one: its runs have one thread.
-        several: its runs have all.
-        tokens_for_all: tokens of a bucket, padding included, from which on it has all threads.
+        one: predictor with one thread.
+        several: predictor with all threads.
+        tokens_for_all: least tokens of a bucket, with padding, that runs on all threads.
     """
 
     def __init__(self, one: Predictor, several: Predictor, tokens_for_all: int) -> None:
@@ -248,7 +247,7 @@ class AdaptiveThreads:
 
 SHORTEST = 8
 WARM_UP_LIMIT_S = 1.0
-"""Most seconds of the warm-up: a slow model gains the least from it, and would take the longest."""
+"""Limit of the warm-up in seconds: a slow model gains the least from it, and takes the longest."""
 
 
 def warm_up(
@@ -259,20 +258,20 @@ def warm_up(
     lanes: int = 1,
     clock: Callable[[], float] = time.monotonic,
 ) -> None:
-    """Classify one text, then run a full bucket of each length while that takes under a second.
+    """Classify one text, then run full buckets of all lengths, for at most a second.
 
-    A runtime reserves memory and prepares itself when it first sees an input of some size. Here
-    that happens at the start, at sizes over all buckets, and not while a request waits. Where small
-    buckets have a thread of their own, the largest of these comes first. Where buckets have few
-    shapes, the others follow in what is left of the second. Where several buckets run at once, so
-    many of them do: each reserves memory of its own.
+    A runtime reserves memory and prepares itself at the first input of a size. The warm-up does
+    that at the start, for sizes of all buckets, instead of while a request waits. If small buckets
+    have their own thread, the largest small bucket comes first. If buckets have few shapes, the
+    others follow while time is left. If buckets run concurrently, so do those of the warm-up, since
+    each reserves its own memory.
 
     Args:
         classifier: the model.
-        text_columns: texts of an example.
-        most_texts: of a batch.
+        text_columns: texts per example.
+        most_texts: most texts of a batch.
         tokens_per_bucket: most tokens of a bucket.
-        lanes: buckets that run at once.
+        lanes: number of buckets that run concurrently.
         clock: returns seconds.
 
     Raises:
@@ -287,7 +286,7 @@ def warm_up(
     row = int(encoded.arrays["attention_mask"].sum(axis=1).argmax())
     long = rows_of(encoded, [row])
     longest = long.arrays["attention_mask"].shape[1]
-    # full buckets, which take the most memory, and then what else buckets are padded to
+    # full buckets, which take the most memory, then the other padded shapes
     shapes = [
         *bucket_shapes(tokens_per_bucket, longest, most_texts),
         *classifier.shapes.every(tokens_per_bucket, most_texts),
@@ -306,7 +305,7 @@ def warm_up(
             full = Batch(long.examples * rows, cut)
             try:
                 list(pool.map(classifier.predictor.logits, [full] * lanes))
-            except Exception as error:  # its exception classes share no public base
+            except Exception as error:  # runtimes' exceptions have no common base class
                 raise ModelError(
                     f"the model fails at {rows} texts of {length} tokens, though its tokenizer "
                     f"allows {longest}: {error}. Set a shorter --max-length, or export it again."
@@ -316,9 +315,10 @@ def warm_up(
 def bucket_shapes(
     tokens_per_bucket: int, longest: int, most_texts: int
 ) -> Iterator[tuple[int, int]]:
-    """Yield texts and tokens of a full bucket, at lengths that double up to the longest.
+    """Yield texts and tokens of full buckets, at lengths that double up to the longest.
 
-    Longer inputs than a bucket holds run alone; they take the most memory, and may never come.
+    Inputs that are longer than a bucket are left out: they take the most memory, and may never
+    come.
     """
     longest = min(longest, tokens_per_bucket)
     lengths = [SHORTEST]

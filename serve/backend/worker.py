@@ -1,11 +1,11 @@
-"""A process that runs one served model without Triton, for the door at the other end of a socket.
+"""A worker process that runs one served model without Triton, connected to the door by a socket.
 
     python -m serve.backend.worker DESCRIPTOR
 
-Messages of both directions are frames: the number of the request, the length of a JSON object and
-of what follows it, the object, and the bytes of the tensors that the object describes. The first
-frame says what to open; the first in reply says that it is ready, or why not. Frames with
-number 0 are about the process itself. It ends when the socket does.
+Messages in both directions are frames: the number of the request, the lengths of a JSON object and
+of the tensors, the object, and the bytes of the tensors that it describes. The first frame says
+what to open; the first reply says that the worker is ready, or why it is not. Frames with number 0
+are about the process itself. The worker ends when the socket closes.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def content_of(text: bytes, data: bytes) -> tuple[dict[str, Any], tuple[Tensor, 
 
 
 class Worker:
-    """The process at its end of the socket."""
+    """The worker's side of the socket."""
 
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
@@ -60,7 +60,7 @@ class Worker:
         self.lock = threading.Lock()
 
     def run(self) -> None:
-        """Open the model, and answer requests until the socket ends."""
+        """Open the model, and answer requests until the socket closes."""
         opening = self._receive()
         if opening is None:
             return
@@ -90,7 +90,7 @@ class Worker:
             self._send(number, {}, tensors)
 
     def _report(self) -> None:
-        """Send what was counted, once a second."""
+        """Send the counts once a second."""
         stopped = threading.Event()
         while not stopped.wait(METRICS_S):
             counted = self.model.tally.take(self.model.queue.texts)
@@ -119,9 +119,9 @@ class Worker:
 def main(descriptor: int) -> None:
     """Run a worker on an inherited socket."""
     Worker(socket.socket(fileno=descriptor)).run()
-    with suppress(OSError):  # the log's disk is full
+    with suppress(OSError):  # the disk of the log is full
         sys.stderr.flush()
-    os._exit(0)  # lanes may be in the middle of a run, which nobody waits for
+    os._exit(0)  # without waiting for lanes in the middle of a run
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Where an endpoint is, whom TLS trusts there, and the key that every request carries."""
+"""Access to an endpoint: its address, TLS certificates, and API key."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ TLS_SETTINGS = ("ca_file", "client_certificate", "client_key")
 
 
 class Scheme(NamedTuple):
-    """A row of URL_SCHEMES."""
+    """Protocol, TLS and default port of a URL scheme."""
 
     protocol: str
-    """A row of PROTOCOLS."""
+    """A name in PROTOCOLS."""
     tls: bool
     default_port: int
 
@@ -36,15 +36,15 @@ URL_SCHEMES: Mapping[str, Scheme] = {
     "https": Scheme("http", True, 443),
     "grpcs": Scheme("grpc", True, 443),
 }
-"""What a url begins with."""
+"""Schemes by their prefix in a url."""
 
 
 @dataclass(frozen=True)
 class Address:
-    """Where an endpoint is, and how it is spoken to."""
+    """Address of an endpoint: host, port and protocol."""
 
     protocol: str
-    """A row of PROTOCOLS."""
+    """A name in PROTOCOLS."""
     tls: bool
     host: str
     host_and_port: str
@@ -54,8 +54,8 @@ def parse_url(url: str) -> Address:
     """Return the address of a url; without a scheme it is http.
 
     Raises:
-        ConfigError: its scheme is not a row of URL_SCHEMES, it has no host, or it has a user or a
-            path. A password is not shown, nor a query, which may hold a key.
+        ConfigError: the scheme is not in URL_SCHEMES, or the url has no host, or has a user or a
+            path. The message never has a password or a query, which may have a key.
     """
     try:
         parts = urlsplit(url if "://" in url else f"http://{url}")
@@ -71,7 +71,7 @@ def parse_url(url: str) -> Address:
         "path": path and f" {path!r}",
         "query": parts.query and " after its question mark",
     }
-    for name, value in unused.items():  # first, so that no other error shows a password
+    for name, value in unused.items():  # checked first, so that no other error shows a password
         if value:
             raise ConfigError(
                 f"the url of {parts.hostname} has the {name}{value}, which no request would have. "
@@ -87,7 +87,7 @@ def parse_url(url: str) -> Address:
 
 
 ACCESS_RULES: Mapping[str, Rule[Any]] = {
-    "a key of no certificate": Rule(
+    "client key without a certificate": Rule(
         lambda config: config.client_certificate is None,
         "it is the key of --client-certificate FILE. Give it as well, or leave this out.",
         settings=frozenset({"client_key"}),
@@ -97,7 +97,7 @@ ACCESS_RULES: Mapping[str, Rule[Any]] = {
 
 
 class AccessConfig(Config):
-    """Files with which a client trusts a server, and is known to it."""
+    """Files for TLS and authentication of a client."""
 
     panel: ClassVar[str] = "Access"
     rules: ClassVar[Mapping[str, Rule[Any]]] = ACCESS_RULES
@@ -120,12 +120,12 @@ class AccessConfig(Config):
 
 
 NO_ACCESS = AccessConfig()
-"""For a server that trusts who reaches it."""
+"""Access without settings, for a server that trusts all its clients."""
 
 
 @dataclass(frozen=True)
 class Access:
-    """TLS settings and API key, read from their files; no secret is in the representation."""
+    """TLS settings and API key, read from files; `repr` shows no secret."""
 
     config: AccessConfig
     context: ssl.SSLContext | None
@@ -135,10 +135,9 @@ class Access:
 
     @property
     def trusted_file(self) -> Path | None:
-        """Authorities that are trusted: explicit, or those of this machine.
+        """File of trusted authorities: the set one, or this machine's.
 
-        None where its OpenSSL has no such file. Without one, grpcio and geventhttpclient trust
-        lists of their own.
+        None where OpenSSL has no such file; grpcio and geventhttpclient then use their own lists.
         """
         of_machine = ssl.get_default_verify_paths().cafile
         return self.config.ca_file or (Path(of_machine) if of_machine else None)
@@ -152,10 +151,10 @@ class Access:
 
 
 def open_access(address: Address, config: AccessConfig) -> Access:
-    """Read and check the files that a connection to an address needs.
+    """Read and check the files for a connection to an address.
 
     Raises:
-        ConfigError: a file cannot be used, or the address has no use for it.
+        ConfigError: a file cannot be used, or does not fit the address.
     """
     if not address.tls:
         _check_plain(address, config)
@@ -165,7 +164,7 @@ def open_access(address: Address, config: AccessConfig) -> Access:
 
 
 def _check_plain(address: Address, config: AccessConfig) -> None:
-    """Raise ConfigError for settings of TLS without TLS, or a key that a network would see."""
+    """Raise ConfigError for TLS settings without TLS, or for a key sent in plain text."""
     name = address.protocol
     if unused := [each for each in TLS_SETTINGS if getattr(config, each)]:
         raise ConfigError(
@@ -188,7 +187,7 @@ def _context(config: AccessConfig) -> ssl.SSLContext:
     except OSError as error:
         raise _unusable(config, "ca_file", "certificate", error) from None
     if certificate := config.client_certificate:
-        try:  # an encrypted key would otherwise be asked for on the terminal
+        try:  # without a password, OpenSSL would prompt for an encrypted key
             context.load_cert_chain(certificate, config.client_key, password="")
         except OSError as error:
             name = "client_key" if config.client_key else "client_certificate"
@@ -204,7 +203,7 @@ def _unusable(config: AccessConfig, name: str, content: str, error: OSError) -> 
 
 
 def _bearer(file: Path) -> dict[str, str]:
-    """Return the header of a key, which no error shows."""
+    """Return the Authorization header of a key; errors do not show the key."""
     try:
         key = file.read_text(encoding="ascii").strip()
     except OSError as error:

@@ -1,6 +1,6 @@
-"""Endpoint and AsyncEndpoint: texts in, predictions out, by one request after another or several.
+"""Endpoint and AsyncEndpoint: texts in, predictions out, by sequential or concurrent requests.
 
-Both send the requests that `ServedModel` makes of examples, and try again what `Tries` allows.
+`ServedModel` builds the requests of examples, and `Tries` decides on retries.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from serve.client.protocols import DEFAULT_TIMEOUT_S, OPENING_RETRIES, PROTOCOLS
 from serve.wire import ABSTAINED, MODEL_NAME, TRUNCATED, input_names, to_arrays
 
 Columns = Sequence[npt.NDArray[np.object_]]
-"""The texts of a request: an array for each of its inputs, (batch, 1) or (batch, passages)."""
+"""The texts of a request: an array for each input, (batch, 1) or (batch, passages)."""
 
 ResponseTensors = dict[str, npt.NDArray[Any]]
 
 
 MOST_REQUEST_BYTES = 512 * 1024
-"""Most bytes of texts in a request of several; a proxy may let no body through beyond 1 MB."""
+"""Most bytes in a request of several texts, since a proxy may refuse bodies beyond 1 MB."""
 
 
 class TextSpan(Record):
-    """Characters of a text that belong together, such as a name."""
+    """A span of characters of a text, such as a name."""
 
     label: str = Field(description="the type of entity, or the tag of plain ones")
     score: float = Field(description="mean probability of the tags of its parts")
@@ -96,7 +96,7 @@ class Classification(Record):
     )
 
     def by_head(self, problem: Problem[Any]) -> Mapping[str, Classification]:
-        """Return the prediction of each head of a model of several."""
+        """Return the prediction of each head of a model with several heads."""
         values = (self.label, self.score, self.logits)
         label, score, logits = (value if isinstance(value, dict) else {} for value in values)
         return {
@@ -112,7 +112,7 @@ class Classification(Record):
         }
 
     @model_serializer(mode="wrap")
-    def _without_what_is_missing(self, plain: SerializerFunctionWrapHandler) -> dict[str, Any]:
+    def _without_missing_fields(self, plain: SerializerFunctionWrapHandler) -> dict[str, Any]:
         values: dict[str, Any] = plain(self)
         for name in ("spans", "ranking", "abstained"):
             if values[name] is None:
@@ -122,7 +122,7 @@ class Classification(Record):
 
 @dataclass(frozen=True)
 class ServedModel:
-    """What a model's configuration says to its clients."""
+    """A served model, as its configuration describes it to clients."""
 
     max_batch_size: int
     text_columns: int
@@ -131,11 +131,11 @@ class ServedModel:
     """Digest of the artifact; of the configuration in repositories of an earlier version."""
     name: str = MODEL_NAME
     longest_input: int | None = None
-    """Most tokens of an example that the model reads, where its configuration says so."""
+    """Longest input of the model in tokens, if its configuration has it."""
 
     @classmethod
     def from_model_config(cls, config: Mapping[str, Any]) -> Self:
-        """Read a configuration; those of earlier versions name no problem type."""
+        """Read a configuration; those of earlier versions have no problem type."""
         values = config.get("parameters", {}).items()
         parameters = {name: value["string_value"] for name, value in values}
         plain = json.dumps(config, sort_keys=True, default=str)
@@ -150,10 +150,10 @@ class ServedModel:
         )
 
     def examples(self, examples: Sequence[Example]) -> list[Example]:
-        """Return the examples as the model reads them: a sentence that came as one text has words.
+        """Return the examples in the model's form: a sentence given as a text is split into words.
 
         Raises:
-            DataError: an example is nothing that the model can read.
+            DataError: an example does not fit the model.
         """
         problem = self.problem
         return [problem.to_example(problem.to_texts(each)) for each in to_examples(examples)]
@@ -162,14 +162,14 @@ class ServedModel:
         """Return the texts of one request for some examples.
 
         Raises:
-            DataError: an example is nothing that the model can read; its row is named.
+            DataError: an example does not fit the model; the message has its row.
         """
         texts = [self.problem.to_texts(each) for each in to_examples(examples)]
         return to_arrays(texts, self.text_columns, self.problem.takes_list)
 
     def requests(self, examples: Sequence[Example], batch_size: int) -> list[Columns]:
-        """Return the requests for some examples, each of at most `batch_size` texts, and of fewer
-        where they are long; errors as in `columns`."""
+        """Return the requests for examples, each of at most `batch_size` texts, fewer if they are
+        long; errors as in `columns`."""
         columns = self.columns(examples)
         ends, size_bytes = [0], 0
         for row in range(len(examples)):
@@ -187,7 +187,7 @@ class ServedModel:
         ]
 
     def tensors(self, columns: Columns, tensor: Any) -> list[Any]:
-        """Return the input tensors of a request, of a protocol's own class."""
+        """Return the input tensors of a request, made by `tensor` of a protocol."""
         inputs = []
         names = input_names(len(columns), self.problem.takes_list)
         for name, column in zip(names, columns, strict=True):
@@ -196,7 +196,7 @@ class ServedModel:
         return inputs
 
     def response(self, result: Any) -> ResponseTensors:
-        """Return the tensors of a result; of an earlier version's, none says what was cut."""
+        """Return the tensors of a result; earlier versions do not report what was cut."""
         names = (*(each.name for each in self.problem.response_tensors), TRUNCATED, ABSTAINED)
         tensors = {name: result.as_numpy(name) for name in names}
         return {name: tensor for name, tensor in tensors.items() if tensor is not None}
@@ -204,7 +204,7 @@ class ServedModel:
     def classifications(
         self, responses: Sequence[ResponseTensors], examples: Sequence[Example]
     ) -> list[Classification]:
-        """Return the predictions that responses hold for examples, both in their order."""
+        """Return the predictions in responses for examples, in order."""
         first = self.problem.response_tensors[0].name
         rows = ((tensors, row) for tensors in responses for row in range(len(tensors[first])))
         return [
@@ -217,7 +217,7 @@ class ServedModel:
         ]
 
     def cut_texts(self, count: int, texts: int) -> str | None:
-        """Return in words how many of some texts were cut, and to what; None where none was."""
+        """Return a message about how many texts were cut, and to which length; None if none was."""
         if not count:
             return None
         length = f"{self.longest_input} tokens" if self.longest_input else "the model's input"
@@ -228,7 +228,7 @@ DEFAULT_CONCURRENCY = 4
 
 
 class ConnectionSettings(TypedDict, total=False):
-    """Settings of every connection, by name; `Endpoint` explains them."""
+    """Common settings of connections; see `Endpoint`."""
 
     model: str
     timeout_s: float
@@ -237,7 +237,7 @@ class ConnectionSettings(TypedDict, total=False):
 
 
 class Connection:
-    """A client of one model of a server, what its requests may take, and what its errors mean."""
+    """Base of clients of one model of a server: limits of its requests, and its errors."""
 
     model: ServedModel
 
@@ -255,18 +255,18 @@ class Connection:
         self.timeout_s = timeout_s
         self.retries = retries
         self.opening_retries = OPENING_RETRIES if retries is None else retries
-        """Of the first request, which asks for the model's description."""
+        """Retries of the first request, which asks for the model's configuration."""
         self.address = parse_url(url)
         self.protocol = PROTOCOLS[self.address.protocol]
         self.access = open_access(self.address, access)
         self.client: Any = None
 
     def _ask_for_config(self, client: Any, timeout_s: float) -> Any:
-        """Ask about the served model; an awaitable, where the client is one of asyncio."""
+        """Request the configuration of the served model; an awaitable for an asyncio client."""
         return self.protocol.model_config(client, self.model_name, timeout_s, self.access.headers)
 
     def _request(self, columns: Columns) -> Callable[[Any, float], Any]:
-        """Return what asks about the texts of one request; likewise."""
+        """Return a function that requests predictions for texts; awaitable likewise."""
         inputs = self.model.tensors(columns, self.protocol.tensor)
         return lambda client, timeout_s: self.protocol.infer(
             client, self.model_name, inputs, timeout_s, self.access.headers
@@ -276,8 +276,8 @@ class Connection:
         """Return how long to wait before the next try of a request.
 
         Raises:
-            ServingError: there is none; the error has the next step.
-            Exception: the error itself, where it is not one of the client.
+            ServingError: no try is left; the error has the next step.
+            Exception: the error itself, if it is not an error of the client library.
         """
         failure = self.protocol.failure(error)
         if failure is None:
@@ -286,26 +286,26 @@ class Connection:
 
 
 class Endpoint(Connection):
-    """A connection to a served classifier. It belongs to the thread that opened it.
+    """A connection to a served classifier, for the thread that opened it.
 
     Args:
         url: `http://host:port` or `grpc://host:port`, `https://` or `grpcs://` with TLS; without a
             scheme it is http.
-        model: its name on the server.
-        batch_size: texts a request; by default, and at most, what the model takes.
-        timeout_s: longest wait for the response to one request, its retries included.
-        retries: how often a request is sent again where the server rejects it for now, or nothing
-            listens; by default until `timeout_s` is over, and OPENING_RETRIES times on opening.
-            Other failures are never retried.
+        model: name of the model on the server.
+        batch_size: texts per request; by default, and at most, the model's limit.
+        timeout_s: longest wait for the response to a request, with its retries.
+        retries: how often a request is sent again if the server is overloaded or nothing listens;
+            by default until `timeout_s` is over, and OPENING_RETRIES times on opening. Other
+            failures are never retried.
         access: files of TLS and of an API key, for a server behind a proxy.
 
     Raises:
-        OverloadedError: the server rejects the request for now.
+        OverloadedError: the server is overloaded and rejects the request.
         UnreachableError: no endpoint responds at the url.
         DeadlineError: the response takes longer than `timeout_s`.
-        ServingError: the server refuses, or serves no classifier; the root of the three above.
-        ConfigError: the url is none, its scheme is not a row of URL_SCHEMES, or a file of the
-            access cannot be used.
+        ServingError: the server refuses, or serves no classifier; the base of the three above.
+        ConfigError: the url is malformed, its scheme is not in URL_SCHEMES, or a file of the access
+            cannot be used.
     """
 
     def __init__(
@@ -333,34 +333,34 @@ class Endpoint(Connection):
         self.close()
 
     def close(self) -> None:
-        """End the connection."""
+        """Close the connection."""
         if self.client is not None:
             self.client.close()
-        self.client = None  # frees it now: freed at exit, tritonclient would print a traceback
+        self.client = None  # freed now, since tritonclient prints a traceback if freed at exit
 
     def classify(self, examples: Sequence[Example]) -> list[Classification]:
-        """Return a prediction for each example, in their order.
+        """Return a prediction for each example, in order.
 
         Raises:
-            DataError: an example is nothing that the model can read; its row is named.
+            DataError: an example does not fit the model; the message has its row.
             ServingError: the server went away, or refused; see the class.
         """
         known = self.model.examples(examples)
         return self.model.classifications([*self._ask_all(examples)], known)
 
     def logits(self, examples: Sequence[Example]) -> npt.NDArray[np.float32]:
-        """Return the logits of one example or more, (batch, labels) or, where words have labels,
-        (batch, words, labels); errors as in `classify`."""
+        """Return the logits of examples, (batch, labels), or (batch, words, labels) where words
+        have labels; errors as in `classify`."""
         return self.problem.joined_logits([*self._ask_all(examples)])
 
     def _ask_all(self, examples: Sequence[Example]) -> Iterator[ResponseTensors]:
-        """Yield the outputs of one request after another, each of at most `batch_size` texts."""
+        """Yield the outputs of sequential requests of at most `batch_size` texts."""
         for columns in self.model.requests(examples, self.batch_size):
             yield self.model.response(self._call(self._request(columns), self.retries))
 
     def _call(self, ask: Callable[[Any, float], Any], retries: int | None) -> Any:
-        """Return what one request gets, after as many tries as it needs and may have."""
-        if self.client is None:  # before the time counts: the first imports the client's library
+        """Return the response to a request, with retries."""
+        if self.client is None:  # before the time counts, since the first use imports the library
             self.client = self.protocol.connect(
                 self.address.host_and_port, self.access, self.timeout_s
             )
@@ -374,20 +374,20 @@ class Endpoint(Connection):
                 try:
                     wait_s = self._wait_after(error, tries)
                 except DeadlineError:
-                    self.close()  # a late response would be taken for that of the next request
+                    self.close()  # a late response would be taken for the next request's
                     raise
             time.sleep(wait_s)
 
 
 class AsyncEndpoint(Connection):
-    """Connections to a served classifier, for `async with`. It belongs to one event loop.
+    """Connections to a served classifier, for `async with`, in one event loop.
 
     Args:
         url, model: as in `Endpoint`.
-        batch_size: texts a request; by default, and at most, what the model takes.
-        concurrency: most requests at a time, of all callers together.
-        timeout_s: longest wait for the response to one request, its retries included; it begins
-            when the request is sent, not while it waits for others.
+        batch_size: texts per request; by default, and at most, the model's limit.
+        concurrency: most concurrent requests, over all callers.
+        timeout_s: longest wait for the response to a request, with its retries, counted from when
+            the request is sent.
         retries: as in `Endpoint`.
         access: as in `Endpoint`.
 
@@ -422,13 +422,13 @@ class AsyncEndpoint(Connection):
         await self.close()
 
     async def close(self) -> None:
-        """End the connections."""
+        """Close the connections."""
         if self.client is not None:
             await self.client.close()
         self.client = None
 
     async def is_same_model(self) -> bool:
-        """Return whether the model is still the one that it was on opening."""
+        """Return whether the model is the same as on opening."""
         return (await self._served_model(self.retries)).digest == self.model.digest
 
     async def _served_model(self, retries: int | None) -> ServedModel:
@@ -436,7 +436,7 @@ class AsyncEndpoint(Connection):
         return ServedModel.from_model_config(self.protocol.config_of(response))
 
     async def classify(self, examples: Sequence[Example]) -> list[Classification]:
-        """Return a prediction for each example, in their order; errors as in `Endpoint`.
+        """Return a prediction for each example, in order; errors as in `Endpoint`.
 
         The first request that fails cancels the others.
         """
@@ -455,7 +455,7 @@ class AsyncEndpoint(Connection):
             return self.model.response(await self._call(request, self.retries))
 
     async def _call(self, ask: Callable[[Any, float], Awaitable[Any]], retries: int | None) -> Any:
-        """Return what one request gets, after as many tries as it needs and may have."""
+        """Return the response to a request, with retries."""
         tries = Tries(self.timeout_s, retries)
         while True:
             remaining_s = tries.remaining_s
@@ -468,7 +468,7 @@ class AsyncEndpoint(Connection):
 
 
 class ServedPredictor:
-    """A predictor behind an endpoint; encode its batches with its problem's `keep_text`."""
+    """A predictor behind an endpoint; its batches are encoded with the problem's `keep_text`."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         self.endpoint = endpoint
@@ -484,6 +484,6 @@ def classify(
     batch_size: int | None = None,
     **settings: Unpack[ConnectionSettings],
 ) -> list[Classification]:
-    """Ask the endpoint at `url` about some examples; arguments and errors as in `Endpoint`."""
+    """Classify examples with the endpoint at `url`; arguments and errors as in `Endpoint`."""
     with Endpoint(url, batch_size=batch_size, **settings) as endpoint:
         return endpoint.classify(examples)

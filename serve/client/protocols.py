@@ -1,7 +1,6 @@
-"""PROTOCOLS: HTTP and gRPC by the modules of tritonclient, what goes wrong, and when to try again.
+"""PROTOCOLS: HTTP and gRPC with tritonclient, their failures, and retries.
 
-The modules are imported where they are used: a second of processor time, which `--help` and
-settings do without.
+The modules of tritonclient take a second to import, so they are imported only where they are used.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from serve.wire import TRUNCATE
 
 DEFAULT_TIMEOUT_S = 60.0
 OPENING_RETRIES = 3
-"""By default, when an endpoint is opened: where nothing listens at a url, it is likely wrong."""
+"""Default retries when an endpoint is opened: if nothing listens at a url, it is likely wrong."""
 FIRST_WAIT_S = 0.05
 LONGEST_WAIT_S = 2.0
 
@@ -42,15 +41,15 @@ class Failure:
 
     error: type[ServingError]
     message: str
-    """With `{url}` and `{reason}`."""
+    """Message with `{url}` and `{reason}`."""
     most_retries: float = 0
-    """How many tries of one request may follow such failures, if the caller allows as many.
+    """Most retries of a request after such failures, within the caller's limit.
 
-    Any number where the server did no work for the request; one where it may have begun.
+    It is unlimited if the server did no work for the request, and one if the server may have begun.
     """
 
     def explained(self, url: str, reason: object) -> ServingError:
-        """Return the error, which has the next step."""
+        """Return the error with the next step."""
         return self.error(self.message.format(url=url, reason=reason))
 
 
@@ -74,8 +73,8 @@ CLOSED = Failure(
     "see its log, and send the texts again one by one to find out.",
     most_retries=1,
 )
-"""The connection was closed before the first byte of a response. It may have been unused for too
-long, or the request may have ended the server, which must not meet it after each restart."""
+"""The connection was closed before the first byte of a response. It may have been idle for too
+long, or the request may have crashed the server, and must not crash it after every restart."""
 BROKEN = Failure(UnreachableError, NOBODY)
 """The server at the url is not an endpoint, or its response was cut off."""
 LATE = Failure(
@@ -104,10 +103,10 @@ class Tries:
     clients that were rejected together do not come back together.
 
     Args:
-        timeout_s: from now to the deadline.
-        retries: how many tries may follow the first; by default, as many as fit in.
+        timeout_s: time from now to the deadline.
+        retries: most retries; by default, as many as fit before the deadline.
         clock: returns seconds.
-        draw: returns a number from 0 to 1.
+        draw: returns a random number from 0 to 1.
     """
 
     def __init__(
@@ -133,7 +132,7 @@ class Tries:
         """Return how long to wait before the next try.
 
         Raises:
-            ServingError: the error itself; no try is left, for any failure or for this kind, or
+            ServingError: `error`, if no try is left in total or for this kind of failure, or if
                 the wait would pass the deadline.
         """
         self.failures[failure] += 1
@@ -150,25 +149,25 @@ class Tries:
 
 
 TRUNCATING = {TRUNCATE: True}
-"""Parameters of a request whose texts may be longer than the model's input, as locally."""
+"""Parameters of all requests: too long texts are cut, as in local inference."""
 
 STUB_DIED = "is not healthy"
-"""Part of Triton's response to a request that the process of the model died with, a 500; the server
-goes on, or starts again."""
+"""Part of Triton's response (status 500) to a request with which the model's process died; the
+server goes on, or restarts."""
 
 Headers = Mapping[str, str]
-"""Of one request: the key of the server."""
+"""Headers of a request: the API key."""
 
 Kinds = Sequence[tuple[type[Exception] | tuple[type[Exception], ...], Failure]]
-"""Classes of errors that a client raises -> what they mean; the first that fits counts."""
+"""Failures by classes of client errors; the first that fits counts."""
 
 
 class Protocol(ABC):
-    """A row of PROTOCOLS: clients of a server, with and without asyncio, and their errors."""
+    """A protocol: clients of a server, with and without asyncio, and their errors."""
 
     name: ClassVar[str]
     statuses: ClassVar[Mapping[str, Failure]]
-    """Status of a response -> what it means; others are refusals."""
+    """Failures by status of a response; other statuses are refusals."""
 
     @abstractmethod
     def tensor(self, name: str, shape: Sequence[int], datatype: str) -> Any:
@@ -183,34 +182,34 @@ class Protocol(ABC):
         """Return a client of host:port whose methods are awaited."""
 
     def model_config(self, client: Any, model: str, timeout_s: float, headers: Headers) -> Any:
-        """Ask about a model by a client of either kind."""
+        """Request the configuration of a model, with a client of either kind."""
         return client.get_model_config(model, headers=dict(headers))
 
     def config_of(self, response: Any) -> dict[str, Any]:
-        """Return the configuration in a response about a model."""
+        """Return the configuration in the response of `model_config`."""
         return dict(response)
 
     def infer(
         self, client: Any, model: str, inputs: Sequence[Any], timeout_s: float, headers: Headers
     ) -> Any:
-        """Ask a model about input tensors by a client of either kind."""
+        """Request predictions for input tensors, with a client of either kind."""
         return client.infer(model, inputs, parameters=TRUNCATING, headers=dict(headers))
 
     def limit(self, timeout_s: float) -> AbstractContextManager[Any]:
-        """Return what ends a block that takes longer, where the client itself does not."""
+        """Return a context that limits the time of a block, if the client itself does not."""
         return nullcontext()
 
     def limit_async(self, timeout_s: float) -> AbstractAsyncContextManager[Any]:
-        """As `limit`, for asyncio."""
+        """Like `limit`, for asyncio."""
         return nullcontext()
 
     @property
     @abstractmethod
     def kinds(self) -> Kinds:
-        """Errors of the clients that are no response of a server."""
+        """Errors of the clients that are not responses of a server."""
 
     def refusal(self, status: str, message: str = "") -> Failure:
-        """Return what a response with the status of an error means."""
+        """Return the failure of a response with an error status."""
         if NO_ROOM in message:
             return OVERLOADED
         if STUB_DIED in message:
@@ -218,7 +217,7 @@ class Protocol(ABC):
         return self.statuses.get(status, REFUSED)
 
     def failure(self, error: Exception) -> Failure | None:
-        """Return what an error of these clients means; None for an error that is not theirs."""
+        """Return the failure of a client error; None for other errors."""
         from tritonclient.utils import InferenceServerException
 
         if isinstance(error, InferenceServerException):
@@ -227,7 +226,7 @@ class Protocol(ABC):
 
 
 class Http(Protocol):
-    """HTTP: tritonclient on geventhttpclient, and on aiohttp."""
+    """HTTP: tritonclient with geventhttpclient, and with aiohttp."""
 
     name = "http"
     statuses: ClassVar[Mapping[str, Failure]] = {
@@ -238,7 +237,7 @@ class Http(Protocol):
         "503": OVERLOADED,
         "504": LATE,
     }
-    """502 and 504 are a proxy's words for a server that closed the connection or is late."""
+    """A proxy answers 502 and 504 for a server that closed the connection or is late."""
     most_connections = 1000
 
     def tensor(self, name: str, shape: Sequence[int], datatype: str) -> Any:
@@ -249,7 +248,7 @@ class Http(Protocol):
     def connect(self, address: str, access: Access, timeout_s: float) -> Any:
         import tritonclient.http
 
-        # geventhttpclient makes a context of its own, for its sockets
+        # geventhttpclient makes its own TLS context for its sockets
         files = {"ca_certs": access.trusted_file}
         if own := access.certificate_files:
             files |= dict(zip(("certfile", "keyfile"), own, strict=True))
@@ -273,7 +272,7 @@ class Http(Protocol):
         )
 
     def limit(self, timeout_s: float) -> AbstractContextManager[Any]:
-        """Limit the block as a whole: the connection's own limit is one for each read."""
+        """Limit the whole block, since the connection's own limit is per read."""
         import gevent
 
         limit: AbstractContextManager[Any] = gevent.Timeout(
@@ -306,12 +305,12 @@ class Http(Protocol):
         if isinstance(error, aiohttp.ClientConnectorError) and isinstance(
             error.os_error, ConnectionResetError
         ):
-            return CLOSED  # in a handshake of TLS: something listens
+            return CLOSED  # closed in a TLS handshake: something listens
         return super().failure(error)
 
 
 class Grpc(Protocol):
-    """gRPC: tritonclient on grpcio, and on its asyncio half."""
+    """gRPC: tritonclient with grpcio, and with grpc.aio."""
 
     name = "grpc"
     unavailable = "StatusCode.UNAVAILABLE"
@@ -334,23 +333,22 @@ class Grpc(Protocol):
         "Connection reset": CLOSED,
         "keepalive watchdog timeout": CLOSED,
     }
-    """How the messages of grpcio begin where UNAVAILABLE does not come from a server."""
+    """Prefixes of grpcio's messages where UNAVAILABLE does not come from a server."""
     handshake_failures = ("handshake failed", "Hostname Verification", "peer certificate")
-    """Words of grpcio's messages where TLS is at fault, which it counts among unreachable
-    addresses."""
+    """Words in grpcio's messages for TLS errors, which it reports as unreachable addresses."""
     channel_options = (
         ("grpc.max_send_message_length", -1),
         ("grpc.max_receive_message_length", -1),
-        # else a retry would fail without a connection: by default the first is tried after a second
+        # by default grpcio reconnects only after a second, and earlier retries would fail
         ("grpc.initial_reconnect_backoff_ms", 50),
         ("grpc.min_reconnect_backoff_ms", 50),
         ("grpc.max_reconnect_backoff_ms", int(1000 * LONGEST_WAIT_S)),
-        ("grpc.use_local_subchannel_pool", 1),  # else endpoints would share one connection
-        # as over HTTP: what is sent to this machine, an API key among it, must not go by another
+        ("grpc.use_local_subchannel_pool", 1),  # endpoints would otherwise share one connection
+        # as over HTTP: requests to this machine, with their API key, must not go through a proxy
         ("grpc.enable_http_proxy", 0),
     )
     too_large = "message larger than max"
-    """Words of grpcio where a message has more bytes than the server takes: it never will."""
+    """Words in grpcio's message for a request that is too large for the server, now and later."""
     kinds: Kinds = (((OSError, RuntimeError, ValueError), BROKEN),)
 
     def tensor(self, name: str, shape: Sequence[int], datatype: str) -> Any:
@@ -359,7 +357,7 @@ class Grpc(Protocol):
         return tritonclient.grpc.InferInput(name, shape, datatype)
 
     def credentials(self, access: Access) -> Any:
-        """Return the credentials of a channel; None for one without TLS."""
+        """Return the credentials of a channel; None without TLS."""
         if access.context is None:
             return None
         import grpc
@@ -405,7 +403,7 @@ class Grpc(Protocol):
         )
 
     def refusal(self, status: str, message: str = "") -> Failure:
-        """Return what a status means; grpcio says UNAVAILABLE itself without a connection."""
+        """Return the failure of a status; without a connection, grpcio itself says UNAVAILABLE."""
         if self.too_large in message:
             return REFUSED
         if status == self.unavailable:

@@ -86,7 +86,7 @@ def test_a_proxy_on_this_machine_needs_no_tls_for_a_key(host: str, key_file: Pat
 
 @pytest.mark.parametrize("rule", ACCESS_RULES)
 def test_settings_that_conflict(rule: str) -> None:
-    broken = {"a key of no certificate": {"client_key": "x.key"}}
+    broken = {"client key without a certificate": {"client_key": "x.key"}}
     with pytest.raises(ConfigError, match=r"client_key=x\.key: .*--client-certificate"):
         AccessConfig.parse(broken[rule])
 
