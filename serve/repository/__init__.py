@@ -1,23 +1,23 @@
-"""The Triton model repository: a folder that holds all that the endpoint serves.
+"""The Triton model repository: a folder with everything that the endpoint serves.
 
-    DIRECTORY/classifier/config.pbtxt      settings of Triton and the backend, and which version
+    DIRECTORY/classifier/config.pbtxt      settings of Triton and the backend, and the version
     DIRECTORY/classifier/1/model.py        imports `serve.backend.model`
     DIRECTORY/classifier/1/artifact/       the artifact's files, digests included
 
 with a folder for each model. `bertender deploy` adds versions. Where a backend of Triton runs the
-graph (`--runtime triton-onnxruntime`), the artifact is another model, which `classifier` calls, and
-reads for its tokenizer:
+graph (`--runtime triton-onnxruntime`), the artifact is another model, which `classifier` calls and
+whose tokenizer it loads:
 
     DIRECTORY/classifier-encoder/config.pbtxt
     DIRECTORY/classifier-encoder/1/        the artifact's files; Triton reads model.onnx
 
-The model's data is all inside: a repository that stays has copies, so that whoever writes into the
-artifact (`cp` does, where a file is there) does not change what is loaded from the repository,
-today or after a restart. One that goes with its server has links where there can be, as a model may
-be large and the folder of temporary files in memory; the server has read them by the time that it
-is ready, and they are watched. The code is not inside: model.py imports the installed `serve`
-package, so that a repaired backend needs no new repository. The Python that Triton runs must
-therefore have bertender installed; `serve.server` sees to that.
+The repository has all data of the model. A permanent repository has copies, so that writing into
+the artifact's files (`cp` does so) does not change what the server loads, now or after a restart. A
+temporary repository, removed with its server, has links where possible, since a model may be large
+and temporary files may be in memory; the server has read them by the time it is ready, and they are
+watched. The repository has no code: model.py imports the installed `serve` package, so that a fixed
+backend needs no new repository. The Python that Triton runs must therefore have bertender
+installed; `serve.server` ensures that.
 """
 
 from __future__ import annotations
@@ -61,10 +61,10 @@ logger = logging.getLogger(__name__)
 FEWEST_CHOICES = 2
 """Of a question."""
 DRAFT = re.compile(r"\..+\.draft-")
-"""Name of a folder that a killed deployment has left."""
+"""Name of a folder left by a killed deployment."""
 
 Models = Artifact | Mapping[str, Artifact]
-"""What to serve: one artifact as the model `classifier`, or several by the names of models."""
+"""Artifacts to serve: one as the model `classifier`, or several by model name."""
 
 MODEL_FILE = '''\
 """The Python side of this Triton model. Its code is bertender's, as installed with Triton."""
@@ -82,7 +82,7 @@ __all__ = ["TritonPythonModel"]
 
 
 def by_name(models: Models) -> Mapping[str, Artifact]:
-    """Return the artifacts by the names of their models."""
+    """Return the artifacts by model name."""
     return {MODEL_NAME: models} if isinstance(models, Artifact) else models
 
 
@@ -91,21 +91,21 @@ def write_repository(
 ) -> Path:
     """Write the model repository of ONNX artifacts at `directory`, and return its path.
 
-    All of it appears at once and replaces a repository written before, or nothing does. One that no
-    server is started with, which would prove it, is read back first.
+    The repository appears atomically, replacing an earlier one. A permanent repository, which no
+    server loads at once, is read back first.
 
     Args:
-        models: what to serve; digests are checked here.
-        directory: where to.
+        models: artifacts to serve; their digests are checked.
+        directory: directory of the repository.
         config: settings of Triton and the backend.
-        is_temporary: the repository goes with its server, while the artifacts are still there.
+        is_temporary: whether the repository is removed with its server, before the artifacts.
 
     Raises:
-        ConfigError: Triton runs the graph, and there are several, or one of another name.
+        ConfigError: Triton runs the graph, and there are several models, or one of another name.
         ModelError: an artifact is not an ONNX classifier, or Triton would add its products wrongly.
         DamagedArtifactError: an artifact's files differ from its card.
-        ArtifactError: `directory` exists and is not such a repository, it cannot be written, or
-            Triton would not load it.
+        ArtifactError: `directory` exists and is not a repository, it cannot be written, or Triton
+            would not load it.
     """
     artifacts = by_name(models)
     for artifact in artifacts.values():
@@ -130,11 +130,11 @@ def write_repository(
 
 
 def check_written(repository: Path) -> None:
-    """Check what the written folders alone can prove: each config.pbtxt leads to a version, to the
-    files of its artifact, and to a graph with these tensors.
+    """Check written folders without a server: each config.pbtxt must fit a version, the files of
+    its artifact, and the tensors of its graph.
 
     Raises:
-        ArtifactError: it does not; every fault is named.
+        ArtifactError: something does not fit; the message has all faults.
     """
     files = sorted(repository.glob(f"*/{CONFIG_NAME}"))
     if faults := [f"{file.parent.name}/{fault}" for file in files for fault in _faults(file)]:
@@ -144,7 +144,7 @@ def check_written(repository: Path) -> None:
 
 
 def _faults(file: Path) -> Iterator[str]:
-    """Yield what a config.pbtxt says and the folder of its model does not have."""
+    """Yield the differences between a config.pbtxt and the folder of its model."""
     config = read_model_config(file)
     for number in config.version_policy.specific.versions or (FIRST_VERSION,):
         version = file.parent / str(number)
@@ -181,7 +181,7 @@ def _classifier_faults(version: Path, config: ModelConfig) -> Iterator[str]:
 
 
 def _graph_faults(graph: Path, config: ModelConfig) -> Iterator[str]:
-    """Yield how the graph that a backend of Triton runs differs from its config.pbtxt."""
+    """Yield the differences between a config.pbtxt and the graph that a backend of Triton runs."""
     try:
         signature = read_signature(graph)
     except ModelError as error:
@@ -214,7 +214,7 @@ def _missing_weights(folder: Path, signature: GraphSignature) -> Iterator[str]:
 
 
 def _warn_of_device(artifact: Artifact, config: ServeConfig) -> None:
-    """Warn of a graph whose device computes most of it elsewhere, or in another type."""
+    """Warn of a graph that mostly runs on another device, or in another data type."""
     precision, runtime = artifact.card.precision, SERVED_RUNTIMES[config.runtime].in_process
     if config.gpu and precision not in FLOAT_PRECISIONS:
         # by https://github.com/microsoft/onnxruntime/blob/main/docs/FAQ.md
@@ -260,10 +260,10 @@ def check_servable(artifact: Artifact) -> None:
 
 
 def _check_encoders(artifacts: Mapping[str, Artifact], config: ServeConfig) -> None:
-    """Check artifacts whose graphs a backend of Triton is to run, all of them under one name.
+    """Check the artifacts for a backend of Triton, which serves a single model.
 
     Raises:
-        ConfigError: there are several, or one of another name.
+        ConfigError: there are several models, or one of another name.
         ModelError: the backend would add 8-bit products wrongly on this CPU.
     """
     if [*artifacts] != [MODEL_NAME]:
@@ -325,35 +325,35 @@ def _write_encoder(version: Path, artifact: Artifact, config: ServeConfig) -> tu
 
 
 def place_artifact(artifact: Artifact, out: Path, *, is_temporary: bool) -> str:
-    """Put the card and the files that it names into a new folder; other files stay behind.
+    """Put the card of an artifact and the files that it lists into a new folder.
 
-    They are read once, there, and their digests are compared with the card.
+    The new files are read once, to compare their digests with the card.
 
     Args:
-        artifact: what to place.
-        out: where to.
-        is_temporary: the folder is loaded once, and goes while the artifact is still there, so
-            that links will do.
+        artifact: artifact to place.
+        out: new folder.
+        is_temporary: whether the folder is loaded once and removed before the artifact, so that
+            links suffice.
 
     Returns:
-        The stamp of the files, which they have as long as nobody touches them.
+        The stamp of the files, which changes when they are touched.
 
     Raises:
         DamagedArtifactError: the files differ from the card.
-        OSError: they cannot be written.
+        OSError: the files cannot be written.
     """
     out.mkdir(parents=True)
     write_moved_card(artifact, out)
-    # ONNX Runtime maps a file of weights as it is on the disk: whoever writes into it changes what
-    # a running server predicts
+    # ONNX Runtime memory-maps a file of weights: writing into it would change the predictions of a
+    # running server
     has_links = is_temporary and ONNX_DATA_NAME not in artifact.card.files
     for name in artifact.card.files:
         source, target = artifact.path / name, out / name
-        if not source.is_file():  # one that is missing is named by the check
+        if not source.is_file():  # the check below reports missing files
             continue
         target.parent.mkdir(parents=True, exist_ok=True)
         for link in (os.link, os.symlink) if has_links else ():
-            with suppress(OSError):  # another file system, or one without links
+            with suppress(OSError):  # another file system, or a file system without links
                 link(source.resolve(), target)
                 break
         else:
@@ -363,7 +363,7 @@ def place_artifact(artifact: Artifact, out: Path, *, is_temporary: bool) -> str:
     try:
         placed.check_files()
     except DamagedArtifactError:
-        artifact.check_files()  # so that its own path is named
+        artifact.check_files()  # its error has the path of the artifact itself
         raise
     return stamp
 
@@ -371,7 +371,7 @@ def place_artifact(artifact: Artifact, out: Path, *, is_temporary: bool) -> str:
 def cannot_be_written(
     directory: Path, artifacts: Sequence[Artifact], error: OSError
 ) -> ArtifactError:
-    """Return the error for files of artifacts that find no place in a repository."""
+    """Return the error for artifacts whose files cannot be written to a repository."""
     files = [file for artifact in artifacts for file in artifact.card.files.values()]
     size_mb = sum(file.size_bytes for file in files) / 1e6
     return ArtifactError(
@@ -382,33 +382,33 @@ def cannot_be_written(
 
 
 def is_repository(directory: Path) -> bool:
-    """Return whether `directory` holds a repository that `write_repository` wrote, and no more."""
+    """Return whether `directory` has only a repository written by `write_repository`."""
     if not directory.is_dir():
         return False
-    models = [path for path in directory.iterdir() if not _is_left(path.name)]
+    models = [path for path in directory.iterdir() if not _is_remainder(path.name)]
     return bool(models) and all(map(_is_model, models))
 
 
-def _is_left(name: str) -> bool:
-    """Return whether a folder may be what a killed deployment has left, whole or in part."""
+def _is_remainder(name: str) -> bool:
+    """Return whether a folder may be left by a killed deployment."""
     return bool(DRAFT.match(name)) or name.endswith(CANDIDATE_SUFFIX)
 
 
 def _is_model(path: Path) -> bool:
     cards = [*path.glob(f"*/artifact/{CARD_NAME}")]
-    if path.name in (MODEL_NAME, ENCODER_NAME):  # the artifact of both is in the latter
+    if path.name in (MODEL_NAME, ENCODER_NAME):  # ENCODER_NAME has the artifact of both
         cards += path.with_name(ENCODER_NAME).glob(f"*/{CARD_NAME}")
     return (path / CONFIG_NAME).is_file() and any(card.is_file() for card in cards)
 
 
 def model_names(repository: Path) -> tuple[str, ...]:
-    """Return the names of the models that a repository is for, without candidates."""
+    """Return the names of a repository's models, without candidates."""
     names = sorted(path.parent.name for path in repository.glob(f"*/{CONFIG_NAME}"))
     return tuple(name for name in names if not name.endswith(CANDIDATE_SUFFIX))
 
 
 def _check_foreign(directory: Path) -> None:
-    """Raise ArtifactError where a new repository would take away what is no part of an old one."""
+    """Raise ArtifactError where a new repository would replace anything but an old repository."""
     if not directory.exists() or (directory.is_dir() and not any(directory.iterdir())):
         return
     if not is_repository(directory):
@@ -431,13 +431,13 @@ def _check_foreign(directory: Path) -> None:
 
 
 def _foreign_files(repository: Path) -> list[str]:
-    """Return the files of a repository that are neither its own nor of its artifacts, by name."""
+    """Return the names of files in a repository that bertender has not written."""
     own = {*repository.glob(f"*/{CONFIG_NAME}"), *repository.glob("*/*/model.py")}
     artifacts = [card.parent for card in repository.glob(f"**/{CARD_NAME}")]
     foreign: list[Path] = []
     for path in repository.rglob("*"):
         place = path.relative_to(repository)
-        if any(_is_left(part) or part == "__pycache__" for part in place.parts):
+        if any(_is_remainder(part) or part == "__pycache__" for part in place.parts):
             continue
         inside = any(path.is_relative_to(artifact) for artifact in artifacts)
         if not inside and path not in own and (path.is_symlink() or not path.is_dir()):
@@ -455,10 +455,10 @@ NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
 
 
 def check_name(name: str) -> str:
-    """Return the name of a model.
+    """Return the name of a model if it is valid.
 
     Raises:
-        ConfigError: it is none.
+        ConfigError: the name is not valid.
     """
     if not NAME.fullmatch(name):
         raise ConfigError(

@@ -1,11 +1,11 @@
-"""config.pbtxt of the served models, through protobuf so that it cannot be misspelt.
+"""config.pbtxt of the served models, written with protobuf so that field names are checked.
 
 The model `classifier` has the input `TEXT` (and `TEXT_PAIR` for pair tasks), strings of shape [1];
 outputs `LABEL` (string [1]), `SCORE` (fp32 [1], the softmax probability of the label) and `LOGITS`
 (fp32 [labels]). Where words have labels, `TEXT` is a sentence whose words are split at white space,
-and each output has one more axis, the words, as long as the longest sentence of the request.
-`TRUNCATED` (bool [1]) is there where the request asks for truncation, and `ABSTAINED` (bool [1])
-where the server abstains.
+and each output has one more axis for words, as long as the longest sentence of the request. There
+is also `TRUNCATED` (bool [1]) if the request asks for truncation, and `ABSTAINED` (bool [1]) if the
+server abstains.
 
 The model `classifier-encoder`, which a backend of Triton runs, has the tensors of its graph.
 """
@@ -48,12 +48,12 @@ CONFIG_NAME = "config.pbtxt"
 FIRST_VERSION = 1
 
 OF_THE_ARTIFACT = ("digest", "stamp", "problem_type", "longest_input")
-"""Parameters that are no settings."""
+"""Parameters that are not settings."""
 ABSTAIN_BELOW = "abstain_below"
-"""The parameter that is a setting and adds an output."""
+"""Parameter of a setting that adds an output."""
 
 ENCODER_ARTIFACT = f"../../{ENCODER_NAME}/{FIRST_VERSION}"
-"""From the classifier's version: the artifact is there once, where Triton's backend reads it."""
+"""Path of the artifact from the classifier's version; Triton's backend reads it there too."""
 
 CLASSES = "tritonclient.grpc.model_config_pb2"
 
@@ -61,13 +61,13 @@ CLASSES = "tritonclient.grpc.model_config_pb2"
 def _without_grpc() -> ModuleType:
     """Return tritonclient's classes of config.pbtxt.
 
-    Importing them by name imports gRPC too, which `serve` would hold in memory unused.
+    A normal import would load gRPC too, which `serve` does not need in memory.
     """
     if CLASSES in sys.modules:
         return sys.modules[CLASSES]
     package = importlib.util.find_spec("tritonclient")
     if package is None or not package.submodule_search_locations:
-        return importlib.import_module(CLASSES)  # it reports what is missing
+        return importlib.import_module(CLASSES)  # raises an error with what is missing
     file = Path(package.submodule_search_locations[0], "grpc", "model_config_pb2.py")
     spec = importlib.util.spec_from_file_location(CLASSES, file)
     assert spec is not None and spec.loader is not None
@@ -77,9 +77,9 @@ def _without_grpc() -> ModuleType:
 
 
 triton: Any = _without_grpc()
-"""The classes, which have no types."""
+"""Protobuf classes of config.pbtxt, without types."""
 ModelConfig = Any
-"""One of them: `triton.ModelConfig`."""
+"""The class `triton.ModelConfig`."""
 
 WAS_TRUNCATED = Tensor(TRUNCATED, "TYPE_BOOL", (1,))
 HAS_ABSTAINED = Tensor(ABSTAINED, "TYPE_BOOL", (1,))
@@ -95,16 +95,16 @@ def model_config(
     longest_input: int | None = None,
     encoder_inputs: tuple[str, ...] = (),
 ) -> ModelConfig:
-    """Return the Triton configuration of an artifact with this card and digest.
+    """Return the Triton configuration of an artifact.
 
     Args:
-        card: of the artifact.
+        card: card of the artifact.
         config: settings of Triton and the backend.
-        digest: of the artifact.
-        stamp: of its files, where their digests were checked.
-        name: of the model on the server.
-        longest_input: most tokens that its tokenizer states.
-        encoder_inputs: of the Triton model that runs the graph, where the runtime is Triton's.
+        digest: digest of the artifact.
+        stamp: stamp of its files, where their digests were checked.
+        name: name of the model on the server.
+        longest_input: longest input of its tokenizer, in tokens.
+        encoder_inputs: inputs of the Triton model that runs the graph, if Triton's backend does.
     """
     encoder: dict[str, Any] = {}
     if config.triton_backend:
@@ -173,7 +173,7 @@ def _output(tensor: Tensor, labels: int) -> Any:
 
 
 def check_abstains(problem: Problem[Any]) -> None:
-    """Raise ConfigError where the predictions of a kind have no probability."""
+    """Raise ConfigError where predictions of a kind of problem have no probability."""
     if not problem.has_confidence:
         raise ConfigError(
             f"abstain_below: a model of {problem.name!r} gives no probability to abstain by. Leave "
@@ -182,7 +182,7 @@ def check_abstains(problem: Problem[Any]) -> None:
 
 
 def only_version(version: int) -> Any:
-    """Return the policy that serves one version: a newer one next to it changes nothing yet."""
+    """Return the policy that serves a single version, even with a newer one next to it."""
     specific = triton.ModelVersionPolicy.Specific(versions=[version])
     return triton.ModelVersionPolicy(specific=specific)
 
@@ -193,13 +193,13 @@ def config_of_version(
     """Return the configuration of another artifact with the settings of a served one.
 
     Args:
-        served: its settings stay: batches, copies of the model, bounds of the queue.
-        fresh: of the new artifact, by `model_config`: its inputs, outputs and digest are taken.
-        name: of the model on the server.
-        version: that shall be served.
+        served: served configuration: source of batch size, copies of the model and queue limits.
+        fresh: `model_config` of the new artifact: source of inputs, outputs and digest.
+        name: name of the model on the server.
+        version: version to serve.
 
     Raises:
-        ConfigError: the served model abstains, and the new one has no probability to do so by.
+        ConfigError: the served model abstains, and the new one has no probability for that.
     """
     config = triton.ModelConfig()
     config.CopyFrom(served)
@@ -224,7 +224,7 @@ def write_model_config(path: Path, config: ModelConfig) -> None:
 
 
 def read_model_config(path: Path) -> ModelConfig:
-    """Read a config.pbtxt back."""
+    """Read a config.pbtxt."""
     return text_format.Parse(path.read_text(encoding="utf-8"), triton.ModelConfig())
 
 
@@ -233,26 +233,26 @@ def encoder_config(
 ) -> ModelConfig:
     """Return the Triton configuration of a graph.
 
-    `max_batch_size` is 0, since a bucket is a batch already, and buckets of other lengths could not
-    join it. Triton's backend takes a tensor only with all the dimensions that it reads from the
-    graph itself, and leaves such a configuration as it is, also where it would complete one. The
-    documented options of the backend (graph optimization, execution providers) stay at their
-    defaults: no other value has been measured here.
+    `max_batch_size` is 0, since a bucket already is a batch, and buckets of other lengths could not
+    join it. Triton's backend only accepts tensors with all dimensions of the graph, and never
+    changes such a configuration, even where it auto-completes others. The backend's documented
+    options (graph optimization, execution providers) keep their defaults, since no other values
+    were measured.
 
     https://github.com/triton-inference-server/onnxruntime_backend#readme
 
     Args:
-        signature: of the graph.
+        signature: signature of the graph.
         config: settings of Triton and the backend.
-        shapes: texts and tokens of the buckets that Triton runs before the first request.
+        shapes: texts and tokens of the buckets of Triton's warm-up.
 
     Raises:
-        ModelError: the graph does not say how many dimensions a tensor has.
+        ModelError: the graph does not state the number of dimensions of a tensor.
     """
     kinds = triton.ModelInstanceGroup
     kind = kinds.KIND_GPU if config.gpu else kinds.KIND_CPU
     threads = {}
-    # one that is alone has every core by default, on another machine too
+    # a single copy has all cores by default, on any machine
     alone = config.instances == 1 and not config.starts_server
     if not config.gpu and (config.threads_per_instance or not alone):
         count = config.threads_per_instance or share_of_cores(config.instances)
@@ -291,9 +291,9 @@ def _warm_up(signature: GraphSignature, texts: int, tokens: int) -> Any:
     return triton.ModelWarmup(name=f"{texts}x{tokens}", batch_size=1, inputs=inputs)
 
 
-# Graphs of ONNX are read without the packages onnx and onnxruntime: the extra `serve` has no onnx,
-# and a session of ONNX Runtime would prepare the whole graph to run. The messages below are the
-# part of onnx.proto that is read here, under the field numbers there; protobuf skips the others.
+# ONNX graphs are read without the packages onnx and onnxruntime: the extra `serve` has no onnx, and
+# a session of ONNX Runtime would prepare the whole graph. The messages below are the parts of
+# onnx.proto that are read here, with its field numbers; protobuf skips the others.
 # https://github.com/onnx/onnx/blob/main/onnx/onnx.proto
 
 PACKAGE = "bertender.onnx"
@@ -322,17 +322,17 @@ MESSAGES: Mapping[str, Mapping[str, tuple[int, int | str, int]]] = {
     "Shape": {"dim": (1, "Dimension", MANY)},
     "Dimension": {"dim_value": (1, INT, ONE), "dim_param": (2, STRING, ONE)},
 }
-"""Message -> field -> its number, type (a scalar or a message) and label."""
+"""Number, type (a scalar or a message) and label of each field, by message."""
 
 DATA_TYPES: Mapping[int, str] = {
     **{1: "TYPE_FP32", 2: "TYPE_UINT8", 3: "TYPE_INT8", 4: "TYPE_UINT16", 5: "TYPE_INT16"},
     **{6: "TYPE_INT32", 7: "TYPE_INT64", 8: "TYPE_STRING", 9: "TYPE_BOOL", 10: "TYPE_FP16"},
     **{11: "TYPE_FP64", 12: "TYPE_UINT32", 13: "TYPE_UINT64", 16: "TYPE_BF16"},
 }
-"""TensorProto.DataType of ONNX -> DataType of Triton's model_config.proto."""
+"""DataType of Triton's model_config.proto by TensorProto.DataType of ONNX."""
 
 ANY = -1
-"""A dimension of any size, as Triton writes it."""
+"""Triton's number for a dimension of any size."""
 
 
 @dataclass(frozen=True)
@@ -341,19 +341,19 @@ class TensorSignature:
 
     name: str
     data_type: str
-    """As in Triton's model_config.proto."""
+    """DataType of Triton's model_config.proto."""
     dims: tuple[int, ...] | None
-    """-1 for any size; None where the graph has no shape for it."""
+    """Sizes, -1 for any size; None where the graph has no shape."""
 
 
 @dataclass(frozen=True)
 class GraphSignature:
-    """What is known of a graph without running it."""
+    """Inputs, outputs and files of a graph, read without running it."""
 
     inputs: tuple[TensorSignature, ...]
     outputs: tuple[TensorSignature, ...]
     weight_files: frozenset[str]
-    """Other files with its weights, relative to the graph's folder."""
+    """External files of weights, relative to the graph's folder."""
 
 
 MOST_BYTES = 2**31 - 1
@@ -363,22 +363,22 @@ def read_signature(path: Path) -> GraphSignature:
     """Return the signature of a graph's file.
 
     Raises:
-        ModelError: the file is missing, or holds no graph of ONNX.
+        ModelError: the file is missing, or is not an ONNX graph.
     """
     try:
-        if not path.is_file():  # a device or a pipe would be read for ever
+        if not path.is_file():  # reading a device or a pipe might never end
             raise OSError("it is no file")
         if path.stat().st_size > MOST_BYTES:
             raise OSError(f"it has more than the {MOST_BYTES} bytes that protobuf reads")
         graph = _classes()["Model"].FromString(path.read_bytes()).graph
-    # the last is of protobuf without its C
+    # the last error is of protobuf's pure Python implementation
     except (OSError, DecodeError, UnicodeDecodeError) as error:
         raise ModelError(f"{path} is no graph of ONNX: {error}. Export the model again.") from None
     if not graph.node or not graph.output:
         raise ModelError(f"{path} is no graph of ONNX: it has no nodes. Export the model again.")
     weights = {tensor.name for tensor in graph.initializer}
     return GraphSignature(
-        # before version 4 of the format, weights were inputs as well
+        # before version 4 of the format, weights were also inputs
         inputs=tuple(_signature(each) for each in graph.input if each.name not in weights),
         outputs=tuple(map(_signature, graph.output)),
         weight_files=frozenset(
@@ -405,7 +405,7 @@ def _data_type(number: int) -> str:
 
 @functools.cache
 def _classes() -> Mapping[str, Any]:
-    """Return the class of each of MESSAGES; made in a pool of their own, beside those of onnx."""
+    """Return the classes of MESSAGES, in their own pool, separate from those of onnx."""
     file = descriptor_pb2.FileDescriptorProto(name=f"{PACKAGE}.proto", package=PACKAGE)
     for name, fields in MESSAGES.items():
         message = file.message_type.add(name=name)

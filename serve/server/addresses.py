@@ -1,4 +1,4 @@
-"""Addresses and ports that a server listens on: IPv4, and IPv6 in brackets; free ports chosen."""
+"""Addresses and ports of a server: IPv4, IPv6 in brackets, and free ports."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from serve.config import PORT_FIELDS, ServeConfig
 
 
 def resolved(host: str) -> str:
-    """Return the address of a host or name: IPv4, or IPv6 where it has no other.
+    """Return the address of a host: IPv4, or IPv6 if there is no other.
 
     Raises:
-        OSError, UnicodeError: it has none; UnicodeError for a name such as a..b.
+        OSError, UnicodeError: the host has no address; UnicodeError for a name such as a..b.
     """
     name = host[1:-1] if host.startswith("[") and host.endswith("]") else host
     found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
@@ -25,7 +25,7 @@ def resolved(host: str) -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether only this machine reaches a host; True also without any address."""
+    """Return whether only this machine can reach a host; also True for a host without address."""
     try:
         return ipaddress.ip_address(resolved(host)).is_loopback
     except (OSError, UnicodeError):
@@ -41,7 +41,7 @@ def is_same_host(host: str, other: str) -> bool:
 
 
 def reachable(address: str) -> str:
-    """Return the address at which this machine reaches a server."""
+    """Return the address at which this machine can reach a server."""
     everywhere = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - compared, not bound
     return everywhere.get(address, address)
 
@@ -80,11 +80,11 @@ def bound_ports(host: str, ports: Mapping[str, int]) -> tuple[str, dict[str, soc
     except (OSError, UnicodeError) as error:
         raise _no_such_address(host, error) from None
     sockets = {}
-    with ExitStack() as held:  # all are open at once, so that no two are the same
+    with ExitStack() as held:  # all are open together, so that no two are equal
         for name, port in ports.items():
             family = socket.AF_INET6 if is_ipv6(address) else socket.AF_INET
             bound = held.enter_context(socket.socket(family))
-            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # TIME_WAIT is not taken
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # TIME_WAIT is free
             try:
                 bound.bind((address, port))
             except OSError as error:
@@ -95,10 +95,10 @@ def bound_ports(host: str, ports: Mapping[str, int]) -> tuple[str, dict[str, soc
 
 
 def with_ports(config: ServeConfig) -> tuple[ServeConfig, dict[str, socket.socket]]:
-    """Return the config with its host as an address, and its ports, with their bound sockets.
+    """Return the config with host address and ports resolved, and the bound sockets of the ports.
 
     Raises:
-        ConfigError: two of the ports are the same.
+        ConfigError: two of the ports are equal.
         PortTakenError, ServingError: as `bound_ports`.
     """
     config.check_rules()

@@ -17,23 +17,23 @@ VERSIONS: Mapping[str, str] = {
     **{"26.02": "2.66.0", "26.03": "2.67.0", "26.04": "2.68.0", "26.05": "2.69.0"},
     **{"26.06": "2.70.0", "26.07": "2.71.0"},
 }
-"""Release (name of the container) -> version of its server."""
+"""Version of the server by release (name of the container)."""
 
 
 @dataclass(frozen=True)
 class Advisory:
-    """An advisory of NVIDIA's security bulletins, and the first release without its fault."""
+    """An advisory of NVIDIA's security bulletins, and the first release with its fix."""
 
     name: str
     fault: str
     score: float
-    """Base score of CVSS 3.1, 0 to 10, as the bulletin has it."""
+    """Base score of CVSS 3.1 in the bulletin, 0 to 10."""
     release: str
-    """The container's name of that release."""
+    """First release with the fix (name of the container)."""
 
     @property
     def fixed_in(self) -> str:
-        """The server's version in that release."""
+        """Version of the server in that release."""
         return VERSIONS[self.release]
 
     def fixes(self, version: str) -> bool:
@@ -143,15 +143,15 @@ https://github.com/NVIDIA/product-security: the bulletins 5612, 5687, 5691, 5723
 
 
 def predated(version: str | None) -> tuple[Advisory, ...]:
-    """Return the advisories whose fix a version lacks: all, where it is unknown."""
+    """Return the advisories whose fix a version lacks; all for an unknown version."""
     if version is None:
         return ADVISORIES
     return tuple(advisory for advisory in ADVISORIES if not advisory.fixes(version))
 
 
 def by_version(advisories: Sequence[Advisory]) -> str:
-    """Return advisories by the version that has their fix, each year named once: "CVE-2025-23328,
-    23329 (fixed in 2.60.0, release 25.08)"."""
+    """Return advisories by the version with their fix, repeating no year: "CVE-2025-23328, 23329
+    (fixed in 2.60.0, release 25.08)"."""
     releases = dict.fromkeys(advisory.release for advisory in advisories)
     return "; ".join(
         f"{short_names([each for each in advisories if each.release == release])} "
@@ -161,7 +161,7 @@ def by_version(advisories: Sequence[Advisory]) -> str:
 
 
 def short_names(advisories: Sequence[Advisory]) -> str:
-    """Return the names of advisories, without the year where it is that of the one before."""
+    """Return the names of advisories, without years that repeat the previous one."""
     names = [advisory.name for advisory in advisories]
     years = ["", *(name.rpartition("-")[0] for name in names)]
     return ", ".join(
@@ -183,10 +183,10 @@ def advice_on_advisories(version: str | None) -> str | None:
 
 
 def none_known() -> str:
-    """Return the note about a server's version with every fix."""
+    """Return the note about a version with all fixes."""
     return f"it has no known advisory as of {AS_OF}; see NVIDIA's bulletins for later ones"
 
 
 def release_numbers(version: str) -> tuple[int, ...]:
-    """Return the numbers of a released version; none of another, which sorts before all."""
+    """Return the numbers of a released version; empty for other versions, which sort first."""
     return tuple(map(int, version.split("."))) if RELEASED.fullmatch(version) else ()

@@ -1,8 +1,8 @@
-"""Path of the real Triton server on this machine: of `bertender install-server`, or another one.
+"""Finding a Triton server on this machine: from `bertender install-server`, or another one.
 
-Another server, such as one with newer fixes, is laid out as in NVIDIA's container:
+Another server, such as one with newer fixes, must be laid out as in NVIDIA's container:
 
-    ROOT/bin/tritonserver            the path that is set
+    ROOT/bin/tritonserver            the path in the settings
     ROOT/lib/                        its libraries
     ROOT/backends/python/            the Python backend, with a stub for one Python version
     ROOT/TRITON_VERSION              a line such as 2.60.0
@@ -43,13 +43,13 @@ LAYOUT_HINT = (
 LIBPYTHON = re.compile(rb"libpython(3\.\d+)\.so")
 INSTALL_HINT = "Install it with `bertender install-server`."
 BACKENDS, LIBRARIES, PROGRAMS = "backends", "lib", "bin"
-"""Folders of a server's workspace, relative to it, since Triton and the loader split paths at
-spaces and colons."""
+"""Folders relative to a server's workspace, since Triton and the loader split paths at spaces and
+colons."""
 SHELL = "bash"
-"""Only name by which Triton's Python backend looks for the shell that starts its stubs."""
+"""The only name of a shell with which Triton's Python backend starts its stubs."""
 
 QUIET_AND_LIGHT = {
-    # transformers, if it tokenises, does not load PyTorch
+    # transformers, if used for tokenising, does not load PyTorch
     "USE_TORCH": "0",
     "TRANSFORMERS_NO_ADVISORY_WARNINGS": "1",
     "HF_HUB_OFFLINE": "1",
@@ -63,17 +63,17 @@ class Installation:
     """The files of a Triton server with a Python backend for this Python."""
 
     version: str | None
-    """Version of the server, if known."""
+    """Version of the server, if it is known."""
     binary: Path
     libraries: Path
     python_backend: Path
     stub: Path
     numpy: Path | None = None
-    """Folder of the NumPy of its stub, in place of this environment's."""
+    """Folder of the stub's own NumPy, in place of this environment's."""
 
     @property
     def backends(self) -> Path:
-        """The folder of its backends."""
+        """Folder of the backends."""
         return self.python_backend.parent
 
     def has_backend(self, name: str) -> bool:
@@ -99,8 +99,8 @@ class Installation:
             (libraries / own.name).symlink_to(own)
 
     def environment(self) -> dict[str, str]:
-        """Return the environment in which a server that runs in the folder of `assemble` finds its
-        libraries and a shell, and its stub this Python."""
+        """Return the environment of a server that runs in the folder of `assemble`, in which it
+        finds its libraries and a shell, and its stub this Python."""
         return {
             **os.environ,
             **QUIET_AND_LIGHT,
@@ -116,9 +116,9 @@ def find_installation(binary: Path | None = None) -> Installation:
     """Return the Triton server of a path, or of this Python environment.
 
     Raises:
-        ServerMissingError: the server is not there, is incomplete or has no stub for this Python
-            version, this Python has no shared library for the stub to load, or the stub cannot
-            read arrays of this NumPy.
+        ServerMissingError: the server is missing, incomplete or has no stub for this Python
+            version, this Python has no shared library for the stub, or the stub cannot read arrays
+            of this NumPy.
     """
     installation = _installed() if binary is None else _of_path(binary)
     for path in (installation.binary, installation.python_backend):
@@ -175,7 +175,7 @@ def _of_path(binary: Path) -> Installation:
 
 
 def _check_python(installation: Installation) -> None:
-    # versions with a stub: the wheel's folders, else what the stub loads
+    # versions with a stub: from the wheel's folders, else from the library that the stub loads
     stubs = installation.stub.parent.parent.glob(f"3.*/{STUB_NAME}")
     known = sorted(path.parent.name for path in stubs)
     if not known and installation.stub.is_file():

@@ -1,7 +1,7 @@
-"""The server of this machine: a door with an engine behind it, and its clean stop.
+"""Starting and stopping a server on this machine: a door (the HTTP and gRPC front) and its engine.
 
-`serve_forever` runs the door in this process, `Server` in a process of its own, which ends with
-this one in any case, as it reads a pipe from here. `Start` is the file of its settings. `Watch`
+`serve_forever` runs the door in this process. `Server` runs it in another process, which always
+ends with this one, since it reads a pipe from here; `Start` is the file of its settings. `Watch`
 notices overwritten files of the repository. Servers listen on the loopback address by default.
 """
 
@@ -67,7 +67,7 @@ LOOK_S = 1.0
 END_TIMEOUT_S = IN_FLIGHT_TIMEOUT_S + STOP_TIMEOUT_S + 10
 
 DOOR = "serve.door"
-"""Module of the door's process."""
+"""Module of the door process."""
 
 RAISED: Mapping[str, type[BertenderError]] = {
     each.__name__: each
@@ -82,11 +82,11 @@ RAISED: Mapping[str, type[BertenderError]] = {
         BertenderError,
     )
 }
-"""Errors that a door reports by name; others as their nearest base class here."""
+"""Errors that a door reports by name; others are reported as their nearest base class here."""
 
 
 class Start(Record):
-    """Settings of a door's process: a file in its workspace."""
+    """Settings of a door process: a file in its workspace."""
 
     settings: dict[str, Any] = Field(description="explicit settings of a ServeConfig")
     repository: Path
@@ -96,7 +96,7 @@ class Start(Record):
     reports: int = Field(description="file descriptor that the door writes to, a line of JSON each")
 
     def write(self) -> Path:
-        """Write it for this user alone, and return its path."""
+        """Write the file, readable only by this user, and return its path."""
         file = self.workspace / "door.json"
         file.touch(mode=0o600)
         file.write_text(self.model_dump_json() + "\n", encoding="utf-8")
@@ -107,14 +107,14 @@ class Start(Record):
         return ServeConfig.parse(self.settings)
 
     def opened(self) -> Workspace:
-        """Return the workspace, made by its owner."""
+        """Return the workspace, which the owner has created."""
         workspace = Workspace(self.workspace)
         workspace.shared_memory, workspace.lock = self.shared_memory, self.lock
         return workspace
 
 
 def report_of(error: BertenderError) -> dict[str, str]:
-    """Return an error that a door has reported."""
+    """Return a door's report of an error."""
     names = (each.__name__ for each in type(error).__mro__)
     return {"error": next(name for name in names if name in RAISED), "reason": str(error)}
 
@@ -123,14 +123,15 @@ class Server:
     """A context manager: the server is ready inside the block, and stopped after it.
 
     Args:
-        repository: what `write_repository` wrote.
+        repository: a repository of `write_repository`.
         config: ports and timeouts; a port 0 is replaced by a free one.
-        workspace: folder of the server's files while it runs; it is removed with it.
+        workspace: folder of the server's files while it runs, removed at the end.
 
     Raises (on entering):
-        ServerMissingError: there is no Triton binary. PortTakenError: another process listens on
-        one of the ports. ConfigError: the log cannot be written. ServingError: the server ended, or
-        was not ready in time; the message has the reason.
+        ServerMissingError: there is no Triton binary.
+        PortTakenError: another process listens on one of the ports.
+        ConfigError: the log cannot be written.
+        ServingError: the server ended, or was not ready in time; the message has the reason.
     """
 
     def __init__(
@@ -161,7 +162,7 @@ class Server:
 
     @property
     def grpc_url(self) -> str:
-        """Address for gRPC; ConfigError where the server does not listen for it."""
+        """URL for gRPC; raises ConfigError where the server has no gRPC port."""
         if self.config.grpc_port is None:
             raise ConfigError(
                 "grpc_port=None: the server has no gRPC. Start it with a port for it."
@@ -184,14 +185,14 @@ class Server:
 
     @property
     def _reachable_host(self) -> str:
-        """URL of a started server: before, its host may be a name."""
+        """Host for the URLs of a started server; before the start, it may be a name."""
         return reachable(self.config.host)
 
     def wait(self, look: Callable[[], None] = lambda: None) -> NoReturn:
         """Block while the server runs; raise ServingError when it ends by itself.
 
         Args:
-            look: is called every LOOK_S.
+            look: called every LOOK_S seconds.
         """
         assert self.door is not None
         while True:
@@ -203,7 +204,7 @@ class Server:
         error: Exception = self._end_of(status)
         try:
             if self._reports is not None and (line := self._reports.readline()):
-                self._take_on(line)
+                self._read_report(line)
         except BertenderError as reported:
             error = reported
         raise ServingError(f"{error}{self.saved_log()}")
@@ -212,16 +213,16 @@ class Server:
         """Return a sentence with the path of an ended server's log."""
         if self.config.log_file is not None:
             return ""
-        # the log goes with the workspace
+        # the log is removed with the workspace
         place = Path(tempfile.gettempdir(), f"{self.workspace.shared_memory}.log")
         try:
             shutil.copyfile(self.log_file, place)
-        except OSError as error:  # the reason matters more than the log
+        except OSError as error:  # the server's error matters more than the log
             return f" The log could not be saved in {place}: {error.strerror}."
         return f" The log is in {place}."
 
     def stop(self) -> None:
-        """Stop the server after requests in flight, and remove its workspace."""
+        """Stop the server after the requests in flight, and remove its workspace."""
         if self.door is not None:
             assert self.door.stdin is not None
             with suppress(BrokenPipeError):
@@ -229,7 +230,7 @@ class Server:
             try:
                 self.door.wait(END_TIMEOUT_S)
             except subprocess.TimeoutExpired:
-                self.door.kill()  # its child processes then end by themselves
+                self.door.kill()  # its child processes then end too
                 self.door.wait()
         if self._reports is not None:
             self._reports.close()
@@ -241,8 +242,8 @@ class Server:
             self.door.send_signal(HURRYING)
 
     def note(self, config: ServeConfig) -> None:
-        """Set the config with the ports of a server in this process, and let `bertender deploy`
-        find it."""
+        """Set the config with the actual ports, and write the note by which `bertender deploy`
+        finds the server."""
         self.config = config
         running = RunningServer(
             door=os.getpid(),
@@ -257,11 +258,11 @@ class Server:
         note_server(running, self.workspace.path)
 
     def _start(self) -> None:
-        """Start the door in a process of its own, and wait until it is ready."""
+        """Start the door process, and wait until it is ready."""
         with_free_ports(self.config)  # taken ports are reported before anything starts
         log_file = self.log_file
         self.log_start = begin_log(log_file)
-        self.workspace.create()  # which also frees the shared memory of servers that were killed
+        self.workspace.create()  # also frees the shared memory of killed servers
         if not self.config.is_embedded and self.config.triton is None:
             Triton(self.repository, self.config, self.workspace).check()
         check_room(self.workspace.path)
@@ -292,21 +293,21 @@ class Server:
                         **QUIET_AND_LIGHT,
                         "PYTHONPATH": os.pathsep.join(each for each in sys.path if each),
                     },
-                    start_new_session=True,  # only this process handles Ctrl-C, and stops it
+                    start_new_session=True,  # only this process handles Ctrl-C, and stops the door
                 )
         finally:
             os.close(write)
         if not (line := self._reports.readline()):
             raise self._end_of(self.door.wait())
-        self._take_on(line)
+        self._read_report(line)
 
     def _end_of(self, status: int) -> ServingError:
         """Return the error for a door that ended without a report."""
         reason = failure_reason(self.log_file, self.log_start).rstrip(".")
         return ServingError(f"the server ended, status {status}: {reason}.")
 
-    def _take_on(self, line: str) -> None:
-        """Read the door's report: its ports, or an error, which is raised."""
+    def _read_report(self, line: str) -> None:
+        """Read the door's report: set its ports, or raise its error."""
         report = json.loads(line)
         if "error" in report:
             raise RAISED[report["error"]](report["reason"])
@@ -315,7 +316,7 @@ class Server:
 
 @contextmanager
 def _output(log_file: Path) -> Iterator[IO[bytes] | None]:
-    """Yield the file of a process's log; None for this process's standard output."""
+    """Yield the log file of a process; None for this process's standard output."""
     if log_file == STANDARD_OUTPUT:
         yield None
         return
@@ -337,11 +338,11 @@ def serving(models: Models, config: ServeConfig) -> Iterator[Server]:
 
 @contextmanager
 def prepared(models: Models, config: ServeConfig) -> Iterator[Server]:
-    """Write the model repository of a server inside the block; the server is not started yet."""
-    # the repository goes with the server even when this process is killed
+    """Yield a server with a temporary model repository, not started yet."""
+    # the repository is removed with the server, even if this process is killed
     with Workspace() as workspace:
-        # with restarts, copies, so that a restart finds the first files; otherwise links, which
-        # take no time, and changes of the artifact are reported
+        # with restarts, copies, so that a restart loads the same files; otherwise links, which take
+        # no time, and changes of the artifact are reported
         once = not (config.restart and "restart" in config.model_fields_set)
         repository = write_repository(
             models, workspace.path / REPOSITORY, config, is_temporary=once
@@ -389,7 +390,7 @@ def serve_forever(
 
 @contextmanager
 def _logged(file: Path) -> Iterator[None]:
-    """Append this process's log of the door to the engine's log file."""
+    """Append the door's log messages of this process to the engine's log file."""
     if file == STANDARD_OUTPUT:
         yield
         return
@@ -413,9 +414,9 @@ async def _serve_here(
     """Run the door in this process.
 
     Args:
-        server: with its workspace and its repository.
-        on_ready: called in a thread.
-        look: called every LOOK_S, in a thread.
+        server: server with its workspace and repository.
+        on_ready: called in a thread when the server is ready.
+        look: called every LOOK_S seconds, in a thread.
     """
     from serve.door.process import Process, engine_of  # gRPC takes long to load
 
@@ -428,7 +429,7 @@ async def _serve_here(
             await asyncio.sleep(LOOK_S)
             try:
                 await asyncio.to_thread(look)
-            except Exception:  # else it would stop looking silently
+            except Exception:  # an error must not end the checks silently
                 logger.exception("the served files could not be checked")
 
     process = Process(
@@ -449,11 +450,11 @@ async def _serve_here(
 
 
 def report_overwritten(watch: Watch, models: Models) -> None:
-    """Warn at once of overwritten served files, not at the next start.
+    """Warn of overwritten served files at once, instead of at the next start.
 
     Args:
-        watch: of the repository of the server.
-        models: the served ones.
+        watch: watch of the server's repository.
+        models: served models.
     """
     sources = by_name(models)
     for folder, wrong in watch.overwritten().items():
@@ -470,14 +471,14 @@ class Watch:
         cards = [*repository.glob(f"*/*/{CARD_NAME}"), *repository.glob(f"*/*/*/{CARD_NAME}")]
         self.artifacts = [Artifact.load(card.parent, verify=False) for card in cards]
         self.seen = [each.stamp for each in self.artifacts]
-        """Stamp of each artifact's files, or why they could not be read."""
+        """Stamp of each artifact's files, or the error that prevented reading them."""
 
     def overwritten(self) -> dict[Path, DamagedArtifactError | OSError]:
-        """Return faults found since the last call: folder of an artifact -> fault.
+        """Return the faults since the last call, by folder of an artifact.
 
         Only touched files are read. Files of a version that `deploy` has removed are ignored.
-        Unreadable files, as of storage that is temporarily away, are reported once as OSError, and
-        read again with the next call.
+        Unreadable files, for instance on unavailable storage, are reported once as OSError, and
+        read again at the next call.
         """
         found: dict[Path, DamagedArtifactError | OSError] = {}
         for number, artifact in enumerate(self.artifacts):
@@ -504,7 +505,7 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 
 @contextmanager
 def _interrupted_by_signals() -> Iterator[None]:
-    """Make SIGTERM interrupt the block just as SIGINT (Ctrl-C) does."""
+    """Make SIGTERM interrupt the block like SIGINT (Ctrl-C)."""
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     for number in before:
         signal.signal(number, _interrupt)

@@ -1,32 +1,32 @@
 """A small process between the door and Triton, so that no server outlives its owner.
 
-It starts the command of its arguments and waits. When its standard input closes (which also happens
-when the owner is killed with SIGKILL), or at SIGTERM, it stops the command and everything that the
-command started, and removes the workspace; SIGUSR1 ends the waiting for it. When the command ends
-by itself, so does the supervisor, with the same exit status, and the workspace stays for the owner,
-which may start the next one in it. SIGUSR2 says that the command does not answer, and ends it so.
-Shared memory whose name begins with SHARED_MEMORY goes in either case: Triton leaves some when a
-model does not load. So do the empty folders that Triton leaves in /tmp.
+The supervisor starts the command in its arguments and waits. When its standard input closes (also
+if the owner is killed with SIGKILL), or at SIGTERM, it stops the command and all processes that the
+command started, and removes the workspace; SIGUSR1 skips the wait for the command. If the command
+ends by itself, the supervisor ends with the same exit status and leaves the workspace to the owner,
+which may start another command in it. SIGUSR2 reports that the command does not answer, and kills
+it. In all cases the supervisor removes shared memory whose name begins with SHARED_MEMORY, which
+Triton leaves when a model does not load, and the empty folders that Triton leaves in /tmp.
 
 LOG is a file, to which both outputs of the command are appended, or `-` for standard output. A file
-that grows beyond LOG_MAX_BYTES is copied to LOG.1 and emptied. The command writes to it itself, so
-that its last words are there however it ends.
+that grows beyond LOG_MAX_BYTES is copied to LOG.1 and emptied. The command writes to the file
+directly, so that its last messages are there however it ends.
 
-Triton neither reports nor replaces a Python stub that dies: it stays ready, and its requests wait
-for ever. So the supervisor watches the command's own processes. When one has died and nobody has
-asked for its exit status, as Triton does after it has unloaded a model, the command is ended with
-status STUB_DIED. The same holds for the shell that Triton starts a stub with.
+Triton neither reports nor replaces a dead Python stub: it stays ready, and its requests wait for
+ever. So the supervisor watches the command's processes. If one has died and its exit status was not
+collected, as Triton does after unloading a model, the command is ended with status STUB_DIED. The
+same holds for the shell with which Triton starts a stub.
 
     python -I -S supervisor.py [--lock DESCRIPTOR] WORKSPACE SHARED_MEMORY \
         LOG LOG_MAX_BYTES STOP_TIMEOUT_S COMMAND...
 
-The command inherits DESCRIPTOR, an open file that says that the workspace is in use. TOKEN_MARK in
-one of its words stands for the value of the variable TOKEN_VARIABLE, so that the token is in no
-command line that bertender writes. Triton takes it as an argument alone, and that is overwritten
-in Triton's memory as soon as Triton has read it.
+The command inherits DESCRIPTOR, an open file that marks the workspace as in use. TOKEN_MARK in an
+argument stands for the value of the variable TOKEN_VARIABLE, so that no command line written by
+bertender has the token. Triton only takes it as an argument, which is overwritten in Triton's
+memory as soon as Triton has read it.
 
-The file runs with the standard library alone: a process of one thread may safely set the
-parent-death signal between fork and exec, one that has loaded PyTorch may not.
+The file only uses the standard library: a process with a single thread may safely set the
+parent-death signal between fork and exec, but not a process that has loaded PyTorch.
 """
 
 import argparse
@@ -54,11 +54,11 @@ TOKEN_MARK = f"@{TOKEN_VARIABLE}"
 POLL_S = 0.1
 
 STUB_DIED = 70
-"""Exit status: a process of the command died, and the command went on without it."""
+"""Exit status if a stub of the command died and the command continued without it."""
 STUB_NAME = "triton_python_backend_stub"  # the kernel cuts names to 15 bytes
 SHELL = "bash"
-"""Triton runs `bash -c "exec STUB ..."`; one that dies as such has started no stub."""
-# of `serve.wire`, which is not imported here
+"""Triton runs `bash -c "exec STUB ..."`; a process that dies with this name started no stub."""
+# copied from `serve.wire`, which cannot be imported here
 CANDIDATE_SUFFIX = "-candidate"
 CANDIDATE_PREFIX = "candidate-"
 
@@ -66,11 +66,11 @@ STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 HURRYING = signal.SIGUSR1
 KILLING = signal.SIGUSR2
 HUNG = 71
-"""Exit status: the owner has found that the command does not answer, and sent KILLING."""
+"""Exit status if the owner found that the command does not answer, and sent KILLING."""
 STANDARD_OUTPUT = "-"
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - the kernel's folder, nothing is made here
 PROCESSES = Path("/proc")
-# fields of /proc/PID/stat after the name, which may hold spaces itself
+# fields of /proc/PID/stat after the name, which may have spaces
 STATE, PARENT, START_TIME, FIRST_ARGUMENT, LAST_ARGUMENT = 0, 1, 19, 45, 46
 
 
@@ -134,7 +134,7 @@ def _run(options: argparse.Namespace, owner: "Owner", log: BinaryIO) -> int:
                 _hide_token(server.pid, options.token, log)
         return _status(server.returncode, log)
     finally:
-        with contextlib.suppress(ProcessLookupError):  # also Python stubs that outlived the server
+        with contextlib.suppress(ProcessLookupError):  # also kills stubs that outlived the server
             os.killpg(server.pid, signal.SIGKILL)
         server.wait()
         remove_traces(options.shared_memory, workspace)
@@ -142,7 +142,7 @@ def _run(options: argparse.Namespace, owner: "Owner", log: BinaryIO) -> int:
 
 
 def _status(code: int, log: BinaryIO) -> int:
-    """Return the exit status of the command, as a shell has it where a signal has ended it."""
+    """Return the exit status of the command, like a shell's if a signal ended it."""
     if code >= 0:
         return code
     names = {each.value: each.name for each in signal.Signals}
@@ -153,9 +153,9 @@ def _status(code: int, log: BinaryIO) -> int:
 
 
 def _hide_token(process: int, token: str, log: BinaryIO) -> None:
-    """Overwrite the token in the command line of a child, which every user may read.
+    """Overwrite the token in the command line of a child process, which all users may read.
 
-    Until it is waited for, the number of a child is no other process's, even if it has ended.
+    The process id of a child cannot be reused before the child is waited for.
     """
     secret = token.encode()
     try:
@@ -177,12 +177,12 @@ def _hide_token(process: int, token: str, log: BinaryIO) -> None:
 
 
 def _note(log: BinaryIO, message: str) -> None:
-    with contextlib.suppress(OSError):  # a full disk, or nobody reads it: ends no server
+    with contextlib.suppress(OSError):  # a full disk or a closed pipe must not end the server
         os.write(log.fileno(), f"bertender: {message}\n".encode())
 
 
 class Rotation:
-    """Copies a log that has grown too long, and empties it: its writer holds it open to append."""
+    """Copies and empties a log that has grown too long, which its writer keeps open to append."""
 
     RETRY_S = 60.0
 
@@ -200,23 +200,23 @@ class Rotation:
                 return False
             shutil.copyfile(self.log, f"{self.log}.1")
             os.truncate(self.log, 0)
-        except OSError:  # a full disk ends no server, and copying would only keep it busy
+        except OSError:  # a full disk must not end the server, nor make it copy all the time
             self.next_try_s = now_s + self.RETRY_S
             return False
         return True
 
 
 class Owner:
-    """The process that started this one, as standard input shows it."""
+    """The process that started this one, watched through standard input."""
 
     gone = False
     is_hurried = False
-    """Whether the command is to be ended without waiting for it."""
+    """Whether to end the command without waiting for it."""
     found_hung = False
-    """Whether the owner gets no answers from the command."""
+    """Whether the command does not answer the owner."""
 
     def listen(self) -> None:
-        """Take a signal to stop for the end of the owner, so that the command never stays."""
+        """Treat signals to stop like the end of the owner, so that the command always ends too."""
         for number in STOPPING:
             signal.signal(number, lambda *_: self._stop(hurried=False))
         signal.signal(HURRYING, lambda *_: self._stop(hurried=True))
@@ -226,26 +226,27 @@ class Owner:
         self.gone, self.is_hurried = True, hurried or self.is_hurried
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait; return whether the owner has closed its end, at once when it does."""
+        """Wait until the owner closes its end or the time is over; return whether it has closed."""
         deadline = time.monotonic() + timeout_s
         while not self.gone and (left := deadline - time.monotonic()) > 0:
-            # Python waits on after a signal
+            # Python resumes the wait after a signal
             if select.select([sys.stdin], [], [], min(left, POLL_S))[0]:
                 self.gone = self.gone or not os.read(sys.stdin.fileno(), 4096)
         return self.gone
 
 
 class Stubs:
-    """The Python stubs that a command has started, looked up now and then.
+    """The Python stubs that a command has started, polled from time to time.
 
-    Those of candidates, which `bertender deploy` tries, may die: nobody else waits for them.
+    Stubs of candidates, which `bertender deploy` tries, may die: no client waits for them.
     """
 
     DISCOVERY_S = 1.0
     GRACE_S = 1.5
-    """Triton notices within a second that a stub has died while its model was loaded."""
+    """Seconds after which a dead stub counts. Triton notices within a second if a stub dies while
+    its model loads."""
     GRACE_UNSEEN_S = 5.0
-    """Of a stub that nobody has seen alive: most likely one of a model that did not load."""
+    """The same for a stub that was never seen alive, most likely of a model that did not load."""
     UNNAMED = "?"
     """Model of a stub with other arguments than Triton's."""
 
@@ -253,12 +254,12 @@ class Stubs:
         self.command = command
         self.workspace = workspace
         self.known: dict[int, str] = {}
-        """Number of a stub -> the name of its model; nothing of one that nobody has seen alive."""
+        """Name of a stub's model by process id; empty for a stub that was never seen alive."""
         self.dead_since: dict[int, float] = {}
         self.next_discovery = 0.0
 
     def dead(self) -> int | None:
-        """Return a stub that died a while ago and that the command has not reaped."""
+        """Return a stub that died a while ago and was not reaped by the command."""
         now = time.monotonic()
         if now >= self.next_discovery or not self.known:
             numbers = [int(path.name) for path in PROCESSES.iterdir() if path.name.isdigit()]
@@ -281,20 +282,20 @@ class Stubs:
         return process.parent == self.command and is_named
 
     def _model(self, number: int) -> str:
-        """Return the name of the model whose stub a process is; nothing of one that has died."""
+        """Return the name of the model of a stub; empty for a dead process."""
         try:
             words = (PROCESSES / str(number) / "cmdline").read_bytes().split(b"\0")
         except OSError:
             return ""
         # MODEL/VERSION/model.py is the first argument
-        if not words[0] or Path(os.fsdecode(words[0])).name == SHELL:  # about to become one
+        if not words[0] or Path(os.fsdecode(words[0])).name == SHELL:  # about to become a stub
             return ""
         parts = Path(os.fsdecode(words[1])).parts if len(words) > 1 else ()
         return parts[-3] if len(parts) > 2 else self.UNNAMED
 
 
 class _Process(NamedTuple):
-    """A line of /proc/PID/stat, as far as it is of use."""
+    """The used fields of /proc/PID/stat."""
 
     name: str
     state: str
@@ -302,7 +303,7 @@ class _Process(NamedTuple):
 
 
 def _process(number: int) -> _Process:
-    """Return what the kernel says of a process; nothing when it is gone."""
+    """Return the kernel's record of a process; None if it is gone."""
     try:
         content = (PROCESSES / str(number) / "stat").read_text(errors="replace")
     except OSError:
@@ -314,12 +315,12 @@ def _process(number: int) -> _Process:
 
 PR_SET_PDEATHSIG, PR_SET_SECCOMP, PR_SET_NO_NEW_PRIVS = 1, 22, 38
 STACK_BYTES = 256 * 1024 * 1024
-"""Stack of each thread, used as needed: Triton reads nested JSON by recursion, and with the usual
-8 MB, 100 kB of brackets end it."""
+"""Stack size of each thread, used as needed: Triton parses nested JSON by recursion, and with the
+usual 8 MB, 100 kB of brackets crash it."""
 
 
 def _prepare(supervisor: int) -> None:
-    """Set up the process that becomes the command."""
+    """Set up the process that will become the command."""
     for number in (*STOPPING, HURRYING, KILLING):
         signal.signal(number, signal.SIG_DFL)
     _, most = resource.getrlimit(resource.RLIMIT_STACK)
@@ -332,11 +333,11 @@ def _prepare(supervisor: int) -> None:
 
 
 SECCOMP_MODE_FILTER = 2
-LOAD, JUMP_EQUAL, RETURN = 0x20, 0x15, 0x06  # of the kernel's classic BPF
+LOAD, JUMP_EQUAL, RETURN = 0x20, 0x15, 0x06  # instructions of the kernel's classic BPF
 NUMBER, ARCHITECTURE = 0, 4  # offsets in `struct seccomp_data`
 ALLOW, SUCCEED = 0x7FFF0000, 0x00050000  # the second is SECCOMP_RET_ERRNO with no error
 FCHMOD = {"x86_64": (0xC000003E, 91), "aarch64": (0xC00000B7, 52)}
-"""Machine -> the kernel's name of its architecture (AUDIT_ARCH), and the number of the call."""
+"""The kernel's architecture (AUDIT_ARCH) and the number of the system call, by machine."""
 
 
 class _Program(ctypes.Structure):
@@ -344,13 +345,13 @@ class _Program(ctypes.Structure):
 
 
 def keep_files_private() -> None:
-    """Keep files of the command and all that it starts for its user alone, shared memory too.
+    """Keep files and shared memory of the command and its children private to their user.
 
-    Triton's Python backend makes its regions by boost, which gives them mode 0644 by `fchmod` after
-    `open`, so that every user may read the texts of all requests. A umask alone does not help, and
-    a `chmod` later leaves them open to who has opened them before. So `fchmod` does nothing there:
-    a filter of seccomp lets it succeed, and the umask holds. Where the kernel takes no filter, the
-    umask alone is set; the backend closes its region later.
+    Triton's Python backend creates its regions with boost, which sets mode 0644 by `fchmod` after
+    `open`, so that all users may read the texts of requests. A umask alone does not help, and a
+    later `chmod` comes too late for those who have opened the region. So a seccomp filter makes
+    `fchmod` succeed without effect, and the umask holds. If the kernel accepts no filter, only the
+    umask is set; the backend closes its region later.
     """
     os.umask(0o077)
     if platform.machine() not in FCHMOD:
@@ -372,7 +373,7 @@ def keep_files_private() -> None:
 
 
 def remove_traces(shared_memory: str, workspace: Path) -> None:
-    """Remove the shared memory whose name begins so, and what stubs have noted."""
+    """Remove the shared memory with this name prefix, and the marks of stubs."""
     notes = workspace.glob(f"{CANDIDATE_PREFIX}*")
     for left in (*SHARED_MEMORY.glob(f"{shared_memory}*"), *notes):
         left.unlink(missing_ok=True)
@@ -380,37 +381,38 @@ def remove_traces(shared_memory: str, workspace: Path) -> None:
 
 ENVIRONMENTS = Path("/tmp")  # noqa: S108 - Triton's own choice, nothing is made here
 ENVIRONMENT = "python_env_??????"
-"""Name of the folder that Triton's Python backend makes at each start, and removes when it ends.
-It stays empty here: no model brings an environment of its own."""
+"""Name of the folder that Triton's Python backend creates at each start, and removes at the end. It
+stays empty here, since no model has its own environment."""
 ENVIRONMENT_MODE = 0o700
-"""Mode of a folder that mkdtemp makes, as the backend does."""
+"""Mode of a folder of mkdtemp, which the backend uses."""
 LEAST_AGE_S = 60.0
-"""Least age of a folder that is removed: a newer one may be somebody's who is about to fill it."""
+"""Least age of a folder to remove: a newer one may be about to be filled."""
 BACKEND_LIBRARY = b"/libtriton_python.so"
 CLOCK_S = 2.0
-"""Least age of a process's folder to be that of an earlier process; clocks are read one by one."""
+"""Least age difference at which a folder is older than a process, since clocks are read one after
+another."""
 
 
 def remove_abandoned_environments(
     folder: Path = ENVIRONMENTS, processes: Path = PROCESSES, least_age_s: float = LEAST_AGE_S
 ) -> None:
-    """Remove the empty folders that Triton has made there for processes which have ended.
+    """Remove empty folders that Triton created for processes that have ended.
 
-    A folder has no owner's name. It is that of a process of the same user which runs the Python
-    backend and is not younger than the folder; where there is none, its process has ended.
+    A folder does not name its process. It may belong to any process of the same user that runs the
+    Python backend and is not younger than the folder; if there is none, its process has ended.
     """
     own = [*_environments(folder, time.time() - least_age_s)]
     starts = [*_starts_of_backends(processes)] if own else []
     for each, made in own:
         if all(start > made + CLOCK_S for start in starts):
-            with contextlib.suppress(OSError):  # it has something in it, or is gone
+            with contextlib.suppress(OSError):  # the folder is not empty, or gone
                 each.rmdir()
 
 
 def _environments(folder: Path, made_before: float) -> Iterator[tuple[Path, float]]:
-    """Yield the folders that may be Triton's of this user, and when they were made."""
+    """Yield folders of this user that may be Triton's, and their times of creation."""
     for each in folder.glob(ENVIRONMENT):
-        with contextlib.suppress(OSError):  # it has just gone
+        with contextlib.suppress(OSError):  # the folder is gone
             state = each.lstat()
             is_like_one = stat.S_ISDIR(state.st_mode) and state.st_mode & 0o777 == ENVIRONMENT_MODE
             if is_like_one and state.st_uid == os.geteuid() and state.st_ctime <= made_before:
@@ -418,17 +420,17 @@ def _environments(folder: Path, made_before: float) -> Iterator[tuple[Path, floa
 
 
 def _starts_of_backends(processes: Path) -> Iterator[float]:
-    """Yield when the processes of this user that may run the Python backend have started, in
-    seconds of the clock of files."""
+    """Yield the start times of this user's processes that may run the Python backend, in seconds of
+    the clock of files."""
     booted = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
     for process in processes.glob("[0-9]*"):
-        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has ended
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # the process has ended
             if process.stat().st_uid != os.geteuid():
                 continue
             try:
                 if BACKEND_LIBRARY not in (process / "maps").read_bytes():
                     continue
-            except PermissionError:  # of a process that hides them, which may run it
+            except PermissionError:  # a process that hides its command line may run the backend
                 pass
             fields = (process / "stat").read_text(errors="replace").rpartition(")")[2].split()
             yield booted + int(fields[START_TIME]) / os.sysconf("SC_CLK_TCK")

@@ -1,11 +1,11 @@
 """Targets of deployments: a model's folder of versions, and the server that reads it.
 
-    MODEL/config.pbtxt     names the served version; a new file takes its place in one step
+    MODEL/config.pbtxt     names the served version; replaced atomically
     MODEL/2/               the served version
     MODEL/1/               an earlier one
 
-A version appears whole, by a rename, and is loaded only once config.pbtxt names it. So a killed
-process leaves the old or the new version served, and the next deployment removes its remains.
+A version appears atomically, by a rename, and is loaded only once config.pbtxt names it. If a
+deployment is killed, the old or the new version is served, and the next deployment cleans up.
 """
 
 from __future__ import annotations
@@ -84,45 +84,45 @@ class Place(NamedTuple):
 
 
 class Target:
-    """A place to deploy to.
+    """A target of a deployment.
 
     Args:
-        repository: read by its server.
+        repository: model repository of the server.
     """
 
     state: str
-    """Result of a deployment there, in one word."""
+    """Result of a deployment to this target, in one word."""
 
     def __init__(self, repository: Path) -> None:
         self.repository = repository
 
     def check_address(self) -> None:
-        """Raise DeploymentError where another process may listen at the address of a candidate."""
+        """Raise DeploymentError where another process may listen at the server's address."""
 
     def prepare(self, folder: ModelFolder) -> None:
-        """Remove a killed deployment's remains on a server."""
+        """Remove the remains of a killed deployment from the server."""
 
     def candidate(self, folder: ModelFolder, artifact: Artifact) -> AbstractContextManager[Place]:
         """Run an artifact with a model's settings inside the block."""
         raise NotImplementedError
 
     def activate(self, folder: ModelFolder) -> None:
-        """Let only the version that config.pbtxt names answer.
+        """Switch the server to the version that config.pbtxt names.
 
         Raises:
-            DeploymentError: it does not answer; the server is unchanged.
+            DeploymentError: the version does not answer; the server is unchanged.
         """
 
     def settle(self, folder: ModelFolder) -> None:
-        """Wait until other versions have answered their requests and are unloaded."""
+        """Wait until other versions have finished their requests and are unloaded."""
 
     def is_answered(self, folder: ModelFolder) -> bool:
-        """Return whether the version that config.pbtxt names answers, as far as is known."""
+        """Return whether the version that config.pbtxt names answers, as far as it is known."""
         return True
 
 
 class FolderTarget(Target):
-    """A repository: the candidate runs in a temporary server of its own."""
+    """A repository without a server: the candidate runs in a temporary server."""
 
     state = "written"
 
@@ -145,11 +145,11 @@ class FolderTarget(Target):
 
 
 class ServerTarget(Target):
-    """A running server of this machine: the candidate is a model next to the served one."""
+    """A running server on this machine: the candidate is loaded next to the served model."""
 
     state = "serving"
     probe_s = 10.0
-    """Longest wait for a server that may have died."""
+    """Longest wait in seconds for a server that may have died."""
 
     def __init__(self, running: RunningServer, control: ModelControl, access: AccessConfig) -> None:
         super().__init__(running.repository)
@@ -175,24 +175,24 @@ class ServerTarget(Target):
             self.control.load(name)
             yield Place(self.control.url, name, self.access)
         except BaseException:
-            end_stubs(folder.candidate)  # a hanging one would never be unloaded
+            end_stubs(folder.candidate)  # a hanging candidate would never be unloaded
             raise
         finally:
             try:
                 self.control.unload(name)
             except (
                 BertenderError
-            ) as error:  # the first error counts, and the next deployment cleans up
+            ) as error:  # do not hide an earlier error; the next deployment cleans up
                 logger.warning("%s may still be loaded: %s", name, error)
             shutil.rmtree(folder.candidate, ignore_errors=True)
 
     def activate(self, folder: ModelFolder) -> None:
-        version = folder.served  # before, as a dying server may remove its repository
+        version = folder.served  # read first, since a dying server may remove its repository
         try:
             self.control.load(folder.name)
         except BaseException:
             if self.control.is_ready(folder.name, version):
-                return  # it is done, and a late interruption changes nothing
+                return  # already done, despite a late interruption
             end_stubs(folder.path / str(version))
             others = self.control.versions(folder.name) - {version}
             self.control.wait_for(folder.name, *others)
@@ -213,7 +213,7 @@ def target_of(to: str, config: DeployConfig) -> Target:
     """Return the target of a URL or a directory.
 
     Raises:
-        ConfigError: neither, or settings of the other kind.
+        ConfigError: `to` is neither, or there are settings for the other kind.
     """
     if urlsplit(to).scheme in URL_SCHEMES:
         return _server(to, config)
@@ -252,8 +252,8 @@ def _server(url: str, config: DeployConfig) -> ServerTarget:
     port = urlsplit(f"//{address.host_and_port}").port
     for server in running_servers():
         if port in (server.http_port, server.grpc_port) and is_same_host(address.host, server.host):
-            # a certificate proves who listens at a name; without one, the address is checked before
-            # each request
+            # with TLS the certificate authenticates the server; otherwise the listener at the
+            # address is checked before each request
             named = server.model_copy(update={"host": address.host}) if server.has_tls else server
             access = open_access(parse_url(named.url), config.access)
             token = admin_token(config.admin_token_file)
@@ -268,7 +268,7 @@ def _server(url: str, config: DeployConfig) -> ServerTarget:
 
 
 def _settings(folder: ModelFolder) -> ServeConfig:
-    """Return the settings of a server for a model of a repository."""
+    """Return server settings for a model of a repository."""
     config, parameters, default = folder.config, folder.limits, ServeConfig()
     return ServeConfig(
         http_port=0,
@@ -282,7 +282,7 @@ def _settings(folder: ModelFolder) -> ServeConfig:
 
 
 def check_listening(server: RunningServer) -> None:
-    """Raise DeploymentError where another process could get the token, or golden texts."""
+    """Raise DeploymentError where another process could receive the token or golden texts."""
     if not is_listening(server):
         raise DeploymentError(
             f"the server does not listen at {server.url}: it has ended or is being restarted, and "
@@ -292,13 +292,13 @@ def check_listening(server: RunningServer) -> None:
 
 
 def end_stubs(candidate: Path) -> None:
-    """End the Python processes of a candidate, by the folder of its model; Triton lets it go."""
+    """End the Python processes of a candidate, found by its model folder, so that it unloads."""
     for process in psutil.process_iter(["cmdline"]):
-        with suppress(psutil.Error):  # it has ended, or is another user's
+        with suppress(psutil.Error):  # the process has ended, or is another user's
             words = process.info["cmdline"] or []
             if len(words) < 2 or Path(words[0]).name != STUB_NAME:
                 continue
-            # relative to the folder where its server runs, and through a link to the repository
+            # the path is relative to the server's folder, through a link to the repository
             code = Path(process.cwd(), words[1]).resolve()
             if candidate.resolve() in code.parents:
                 process.kill()
@@ -306,22 +306,23 @@ def end_stubs(candidate: Path) -> None:
 
 POLL_S = 0.1
 IN_MEMORY = frozenset({"READY", "LOADING", "UNLOADING"})
-"""States of a version that takes memory."""
+"""States of versions that are in memory."""
 
 
 @dataclass(frozen=True)
 class ModelControl:
-    """Loads and unloads models of a server, by its administrative routes and its token. A served
-    version is never reloaded: under load, that damages the memory of Triton 2.51, which then hangs.
-    A new version next to it is safe. Each method waits for its result, up to `timeout_s`, and
-    raises DeploymentError with the server's reason where it fails.
+    """Loads and unloads models of a server through its administrative routes, with its token.
+
+    A served version is never reloaded: under load, that corrupts the memory of Triton 2.51, which
+    then hangs. Loading a new version next to it is safe. Each method waits up to `timeout_s` for
+    its result, and raises DeploymentError with the server's reason if it fails.
     """
 
     server: RunningServer
     token: str = field(repr=False)
     timeout_s: float
     url: str
-    """URL of its HTTP, by the name in its certificate."""
+    """HTTP URL of the server, with the host name of its certificate."""
     access: Access
 
     def check_token(self) -> None:
@@ -370,7 +371,7 @@ class ModelControl:
         return index
 
     def _ask(self, wish: str, route: str) -> bytes:
-        check_listening(self.server)  # each request holds the token
+        check_listening(self.server)  # each request has the token
         address = urlsplit(self.url)
         place, context = (address.hostname or "", address.port), self.access.context
         connection = http.client.HTTPConnection(*place, timeout=self.timeout_s)
@@ -417,7 +418,7 @@ def _reason(content: bytes) -> str:
 
 @dataclass(frozen=True)
 class Version:
-    """A version of a model that has been added to its folder."""
+    """A version of a model, added to its folder."""
 
     number: int
     config: ModelConfig
@@ -436,7 +437,7 @@ class ModelFolder:
 
     @property
     def candidate(self) -> Path:
-        """Folder of its candidate."""
+        """Folder of the model's candidate."""
         return self.path.with_name(f"{self.name}{CANDIDATE_SUFFIX}")
 
     @property
@@ -446,17 +447,17 @@ class ModelFolder:
 
     @property
     def limits(self) -> Mapping[str, str]:
-        """The parameters of the backend, by name."""
+        """Parameters of the backend by name."""
         return {name: each.string_value for name, each in self.config.parameters.items()}
 
     @property
     def versions(self) -> list[int]:
-        """All existing versions, the lowest first."""
+        """All versions, lowest first."""
         return sorted(int(each.name) for each in self.path.iterdir() if each.name.isdecimal())
 
     @property
     def served(self) -> int:
-        """The version that config.pbtxt names; the latest in older repositories."""
+        """The version that config.pbtxt names; in older repositories, the latest."""
         versions = self.config.version_policy.specific.versions
         return max(versions or self.versions)
 
@@ -465,7 +466,7 @@ class ModelFolder:
         return Artifact.load(self.path / str(version) / "artifact", verify=False)
 
     def sweep(self) -> None:
-        """Remove a killed deployment's remains: drafts, a candidate, versions not yet named."""
+        """Remove the remains of a killed deployment: drafts, a candidate, unnamed versions."""
         unnamed = [str(each) for each in self.versions if each > self.served]
         for left in (*self.path.glob(".*.draft-*"), *(self.path / each for each in unnamed)):
             _remove(left)
@@ -473,7 +474,7 @@ class ModelFolder:
             _remove(left)
 
     def write_candidate(self, artifact: Artifact, model: Path) -> None:
-        """Write a model with this one's settings into the folder `model`."""
+        """Write a candidate with this model's settings into the folder `model`."""
         with _writing(self.path.parent, artifact), replacing_directory(model) as draft:
             version = draft / str(FIRST_VERSION)
             stamp = fill_version(version, artifact, is_temporary=False)
@@ -481,7 +482,7 @@ class ModelFolder:
             write_model_config(draft / CONFIG_NAME, config)
 
     def add(self, artifact: Artifact) -> Version:
-        """Add a version, which is not loaded yet."""
+        """Add a version, without loading it."""
         number = max(*self.versions, self.served) + 1
         folder = self.path / str(number)
         with _writing(self.path.parent, artifact), replacing_directory(folder) as draft:
@@ -489,7 +490,7 @@ class ModelFolder:
         return Version(number, self._config_of(artifact, stamp, self.name, number))
 
     def select(self, config: ModelConfig) -> None:
-        """Replace config.pbtxt, which names the served version, in one step."""
+        """Replace config.pbtxt, which names the served version, atomically."""
         with replacing(self.path / CONFIG_NAME) as draft:
             write_model_config(draft, config)
 
@@ -522,8 +523,8 @@ def model_folder(repository: Path, name: str) -> ModelFolder:
     """Return the folder of a model in a repository.
 
     Raises:
-        ArtifactError: it is not a repository of `bertender serve`.
-        ConfigError: it has no such model, or a backend of Triton runs its graph.
+        ArtifactError: `repository` is not a repository of `bertender serve`.
+        ConfigError: the repository has no such model, or a backend of Triton runs its graph.
     """
     if not is_repository(repository):
         raise ArtifactError(
@@ -545,7 +546,7 @@ def model_folder(repository: Path, name: str) -> ModelFolder:
 
 @contextmanager
 def held(repository: Path) -> Iterator[None]:
-    """Lock a repository for one deployment; the system releases it when the process ends.
+    """Lock a repository for a deployment; the lock is released when the process ends.
 
     Raises:
         BusyError: another process deploys into it.

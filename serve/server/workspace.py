@@ -1,12 +1,12 @@
-"""Workspaces: folders of running servers, made and removed, found by others, and cleaned up after
-kills.
+"""Workspaces: private folders of running servers, found by other commands, and cleaned up.
 
 Owner, server and the server's processes hold a lock on a file of the workspace, which the kernel
-releases when the last of them has ended in any way. So a workspace whose file can be locked has
-been left behind, even if the number of its process is in use again.
+releases when the last of them ends. A workspace whose file can be locked was therefore left by a
+killed server, even if its process id is in use again.
 
-Each server notes its addresses and its repository in its workspace, which is its user's alone, and
-is removed with the server. Triton's Python backend also writes to /tmp, regardless of TMPDIR.
+Each server writes a note with its addresses and repository to its workspace. Only its user can read
+the workspace, which is removed with the server. Triton's Python backend also writes to /tmp,
+regardless of TMPDIR.
 """
 
 from __future__ import annotations
@@ -39,32 +39,32 @@ logger = logging.getLogger(__name__)
 
 WORKSPACE_PREFIX = "bertender-serve-"
 REPOSITORY = "models"
-"""The model repository in a workspace: itself, or a link to it."""
+"""Name of the model repository in a workspace, or of a link to it."""
 CONTROL_SOCKET = "control:1"
-"""Name of a socket in the workspace; Triton appends a colon and a supposed port."""
+"""Name of the socket in a workspace; Triton appends a colon and a port."""
 NOTE_NAME = "server.json"
 LOCK_NAME = "lock"
-"""File with the name prefix of the workspace's shared memory."""
+"""File with the prefix of the workspace's shared memory."""
 SHARED_MEMORY_NAME = re.compile(rf"{WORKSPACE_PREFIX}[0-9a-f-]{{36}}")
 
 TEMPORARY = Path("/tmp")  # noqa: S108 - Triton's own choice, nothing is made here
 ROOM_BYTES = 2**20
-"""Least free space of a workspace, for the server's log and its notes."""
+"""Least free space of a workspace, for the server's log and notes."""
 
 
 class Workspace:
     """A context manager: the folder exists inside the block.
 
     Args:
-        path: of the folder; by default a new one among the temporary files.
+        path: path of the folder; by default a new temporary folder.
     """
 
     def __init__(self, path: Path | None = None) -> None:
         self.shared_memory = f"{WORKSPACE_PREFIX}{uuid4()}"
-        """Prefix of the names of the server's regions."""
+        """Prefix of the server's shared memory regions."""
         self.path = path or Path(tempfile.gettempdir(), self.shared_memory)
         self.lock: int | None = None
-        """File descriptor of the lock, for those who use the folder."""
+        """File descriptor of the lock, for processes that use the folder."""
 
     def __enter__(self) -> Self:
         self.create()
@@ -74,18 +74,18 @@ class Workspace:
         self.remove()
 
     def create(self) -> None:
-        """Make the folder, after removing remains of others."""
+        """Create the folder, after removing remains of killed servers."""
         if self.lock is not None:
             return
         sweep()
         self.path.mkdir(mode=0o700, exist_ok=True)
-        with suppress(OSError):  # a full disk, or one without locks: never cleaned up
+        with suppress(OSError):  # on a full disk, or one without locks, it is never cleaned up
             draft = self.path / f".{LOCK_NAME}"
             descriptor = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 os.write(descriptor, self.shared_memory.encode())
-                draft.rename(self.path / LOCK_NAME)  # it gets its name only once it is locked
+                draft.rename(self.path / LOCK_NAME)  # named only once it is locked
             except BaseException:
                 os.close(descriptor)
                 draft.unlink(missing_ok=True)
@@ -100,16 +100,16 @@ class Workspace:
 
 
 def sweep() -> None:
-    """Remove the remains of this user's servers that were killed with their supervisor: workspaces
-    among the temporary files, their shared memory, and Triton's folders in /tmp."""
+    """Remove the remains of this user's servers that were killed with their supervisor: temporary
+    workspaces, their shared memory, and Triton's folders in /tmp."""
     for lock in Path(tempfile.gettempdir()).glob(f"{WORKSPACE_PREFIX}*/{LOCK_NAME}"):
-        with suppress(OSError):  # of another user, in use, or just removed
+        with suppress(OSError):  # another user's, in use, or just removed
             _sweep(lock)
     remove_abandoned_environments()
 
 
 def _sweep(lock: Path) -> None:
-    # of links themselves: one of another user may lead to a file of this one
+    # owners of links themselves: another user's link may point to a file of this user
     if {each.lstat().st_uid for each in (lock, lock.parent)} != {os.geteuid()}:
         return
     if not stat.S_ISDIR(lock.parent.lstat().st_mode):
@@ -118,7 +118,7 @@ def _sweep(lock: Path) -> None:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         name = os.read(descriptor, 100).decode(errors="replace")
-        if not SHARED_MEMORY_NAME.fullmatch(name):  # somebody else's folder of such a name
+        if not SHARED_MEMORY_NAME.fullmatch(name):  # not a workspace, despite its name
             return
         remove_traces(name, lock.parent)
         shutil.rmtree(lock.parent, ignore_errors=True)
@@ -128,10 +128,10 @@ def _sweep(lock: Path) -> None:
 
 
 def check_temporary_folder(folder: Path = TEMPORARY) -> None:
-    """Check that Triton can write to it, which a read-only root forbids.
+    """Check that Triton can write to /tmp, which a read-only root file system forbids.
 
     Raises:
-        ServingError: it cannot be written.
+        ServingError: the folder cannot be written.
     """
     if not os.access(folder, os.W_OK | os.X_OK):
         raise ServingError(
@@ -141,13 +141,13 @@ def check_temporary_folder(folder: Path = TEMPORARY) -> None:
 
 
 def check_room(folder: Path) -> None:
-    """Check that a server's own folder has room for its log and its notes.
+    """Check that a workspace has room for the server's log and notes.
 
     Raises:
-        ServingError: it has too little.
+        ServingError: there is too little room.
     """
     disk = shutil.disk_usage(folder)
-    if disk.total and disk.free < ROOM_BYTES:  # a disk without a limit has a total of 0
+    if disk.total and disk.free < ROOM_BYTES:  # a file system without limit has a total of 0
         raise ServingError(
             f"{folder} has room for {disk.free / 2**10:.0f} KiB, and the server's log and notes "
             f"take {ROOM_BYTES / 2**10:.0f} KiB. Make room, or choose another directory with "
@@ -156,17 +156,17 @@ def check_room(folder: Path) -> None:
 
 
 REGION_BYTES = 2 * 1024 * 1024
-"""Memory of each stub before the first request, and a little more for responses."""
+"""Shared memory of each stub before the first request, with a margin for responses."""
 
 
 def needed_bytes(config: ServeConfig, inputs: Sequence[int] = (1,)) -> int:
-    """Return the memory of a server with as many and as long requests as its limits allow.
+    """Return the shared memory that a server needs at the limits of its requests.
 
     Each stub may have a full queue, a running batch, and a batch of bodies before the queue.
 
     Args:
-        config: of the server.
-        inputs: texts of an example, for each of its models.
+        config: settings of the server.
+        inputs: texts per example, for each model.
     """
     texts = max(config.queue_texts, config.max_batch_size) + 2 * config.max_batch_size
     of_models = (REGION_BYTES + texts * columns * config.max_text_bytes for columns in inputs)
@@ -174,7 +174,7 @@ def needed_bytes(config: ServeConfig, inputs: Sequence[int] = (1,)) -> int:
 
 
 def check_shared_memory(config: ServeConfig, inputs: Sequence[int] = (1,)) -> None:
-    """Check that there is memory for all that the server's limits allow; see `needed_bytes`.
+    """Check that there is enough shared memory for the server's limits; see `needed_bytes`.
 
     Raises:
         ServingError: there is too little shared memory, or none.
@@ -223,21 +223,21 @@ def running_servers() -> Iterator[RunningServer]:
     folder = Path(tempfile.gettempdir())
     for note in sorted(folder.glob(f"{WORKSPACE_PREFIX}*/{NOTE_NAME}")):
         try:
-            # of links themselves: one of another user may lead to a file of this one
+            # the owner of a link itself: another user's link may point to a file of this user
             if {each.lstat().st_uid for each in (note, note.parent)} != {os.getuid()}:
                 continue
             server = RunningServer.model_validate_json(note.read_text(encoding="utf-8"))
             since = psutil.Process(server.door).create_time()
-        except (OSError, ValidationError, psutil.Error):  # another user's, or it has just ended
+        except (OSError, ValidationError, psutil.Error):  # another user's, or just ended
             continue
-        if since == server.since:  # numbers of processes are used again
+        if since == server.since:  # process ids are reused
             yield server
 
 
 def is_listening(server: RunningServer) -> bool:
     """Return whether the server itself listens at its ports.
 
-    While it does, the kernel lets no other user listen there. Once it has ended, anybody may.
+    While it does, the kernel lets no other user listen there. Once it has ended, anyone may.
     """
     wanted = {server.http_port, server.grpc_port} - {None}
     with suppress(psutil.Error):  # it has ended
@@ -251,15 +251,15 @@ def is_listening(server: RunningServer) -> bool:
 
 
 def _reaches(listening: str, host: str) -> bool:
-    """Return whether a socket's address is that of a host."""
+    """Return whether a socket that listens at an address is reached at a host."""
     address = ip_address(listening)
-    if isinstance(address, IPv6Address):  # gRPC's are of both kinds
+    if isinstance(address, IPv6Address):  # gRPC listens for both IPv4 and IPv6
         address = address.ipv4_mapped or address
     return address.is_unspecified or address == ip_address(host)
 
 
 def log_file_of(config: ServeConfig, workspace: Workspace) -> Path:
-    """Return the file of a server's log."""
+    """Return the path of a server's log."""
     if config.log_file == STANDARD_OUTPUT:
         return STANDARD_OUTPUT
     return (config.log_file or workspace.path / "server.log").resolve()
