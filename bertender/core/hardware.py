@@ -55,6 +55,15 @@ def set_allocator(parameters: Mapping[int, int]) -> None:
             mallopt(parameter, value)
 
 
+def keep_freed_memory() -> None:
+    """Keep what this process frees for its next tensors.
+
+    Each step of a training frees the tensors that the next one allocates. Memory that went back to
+    the system would be zeroed again by the kernel: 10 to 30 % of a step on a CPU.
+    """
+    set_allocator({M_MMAP_THRESHOLD: 2**30, M_TRIM_THRESHOLD: 2**31 - 1, M_TOP_PAD: 2**28})
+
+
 def _quotas(root: Path) -> Iterator[float]:
     """Yield the cores that each control group of this process, or above it, may use."""
     for line in _words(root / "proc/self/cgroup", "\n"):

@@ -27,12 +27,7 @@ from bertender.core.artifact import Stopwatch
 from bertender.core.errors import TrainingError
 from bertender.core.files import replacing
 from bertender.core.findings import EarlierPhase, TrainingFindings
-from bertender.core.hardware import (
-    M_MMAP_THRESHOLD,
-    M_TOP_PAD,
-    M_TRIM_THRESHOLD,
-    set_allocator,
-)
+from bertender.core.hardware import keep_freed_memory
 from bertender.core.machine import is_main_process
 from bertender.core.progress import Bar, progress_bar
 from bertender.metrics.targets import is_labelled
@@ -65,9 +60,6 @@ Model = TypeVar("Model", bound=nn.Module)
 Value = TypeVar("Value")
 
 LOG_EVERY = 50
-KEPT_MEMORY = {M_MMAP_THRESHOLD: 2**30, M_TRIM_THRESHOLD: 2**31 - 1, M_TOP_PAD: 2**28}
-"""Each step frees the tensors that the next allocates. Memory that went back to the system would be
-zeroed again by the kernel: 10 to 30 % of a step on a CPU."""
 SCHEDULERS = {"linear": "linear", "constant": "constant_with_warmup"}
 """Our names of schedules, and those of the Trainer."""
 
@@ -105,7 +97,7 @@ def train(
         TrainingError: the loss, or a weight in the end, is not a number any more.
     """
     say_default_rate(config)
-    set_allocator(KEPT_MEMORY)
+    keep_freed_memory()
     arguments = _trainer_arguments(config, work)
     plan = planned(examples, config, arguments.world_size)
     plan = plan if steps is None else plan.first(steps)

@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 from transformers import PretrainedConfig, PreTrainedModel
 
 from bertender.core.files import cache_directory
+from bertender.core.hardware import keep_freed_memory
 from bertender.core.progress import Bar, progress_bar
 from bertender.models.classifier import input_names, model_inputs
 from bertender.models.embedders import SETTING as VECTORS
@@ -307,6 +308,7 @@ class _Part:
 
     def _outputs(self, wanted: Wanted) -> Iterator[tuple[list[int], Signals]]:
         """Yield batches of texts of similar length, and the teacher's outputs on each."""
+        keep_freed_memory()
         model, device = self.model, self.model.device
         buckets = length_buckets(self.texts.lengths, TOKENS_PER_BATCH, counts=self.texts.counts)
         for bucket in buckets:
