@@ -30,7 +30,10 @@ from serve.server.supervisor import STUB_NAME
 
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 OLDEST_GLIBC = (2, 35)
-EMBEDDED_HINT = "`bertender serve` needs none: --server embedded, the default here."
+EMBEDDED_HINT = (
+    "`bertender serve` needs none: --server embedded, the default here, with any runtime but "
+    "triton-onnxruntime."
+)
 
 
 @dataclass(frozen=True)
