@@ -1,1 +1,1 @@
-"""Compression under limits: candidate chains planned, predicted, trained by halving."""
+"""Compression under limits: plan candidate chains, predict their costs, train by halving."""

@@ -1,7 +1,7 @@
 """Candidates of a compression: every chain that the settings allow, as data.
 
-A candidate is a start, a depth, what pruning cuts, and a variant: how it is quantized and run. What
-it is made of is all that its bytes and its time depend on; what it learns decides its score.
+A candidate is a start, a depth, the shares that pruning cuts, and a variant: how it is quantized
+and run. Size and latency depend on these alone; the score depends on training.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ OWN = "teacher"
 
 
 class Variant(Record):
-    """A scheme, a runtime, and the form of attention; a trained model may have any."""
+    """A scheme, a runtime, and the form of attention; a trained model may have any variant."""
 
     scheme: str
     runtime: str = Field(DEFAULT_RUNTIME, description="row of RUNTIMES that the graph is made for")
@@ -43,29 +43,29 @@ class Variant(Record):
 
     @property
     def variant(self) -> Variant:
-        """The variant alone, of what has more."""
+        """The variant of an object that has more fields."""
         return Variant(
             scheme=self.scheme, runtime=self.runtime, fused_attention=self.fused_attention
         )
 
     @property
     def variant_name(self) -> str:
-        """A name for tables and files."""
+        """Name for tables and files."""
         fused = ["fused-attention"] if self.fused_attention else []
         elsewhere = [self.runtime] if self.runtime != DEFAULT_RUNTIME else []
         return "-".join([self.scheme, *fused, *elsewhere])
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Settings of `quantize` without its defaults: a scheme may refuse what it does not
-        read."""
+        """Settings of `quantize`, without its defaults: a scheme may refuse settings that it does
+        not read."""
         runtime = {"runtime": self.runtime} if self.runtime != DEFAULT_RUNTIME else {}
         fused = {"fused_attention": True} if self.fused_attention else {}
         return {"scheme": self.scheme, **runtime, **fused}
 
 
 class Start(Record):
-    """Where a student begins: with the first layers of an encoder, or as a kind without layers."""
+    """Where a student begins: with the first layers of an encoder, or as a model without layers."""
 
     name: str
     layers: int = Field(description="all that it has; 0 of a kind without layers")
@@ -81,7 +81,7 @@ class Start(Record):
 class Candidate(Variant):
     """A chain of steps, from the teacher to a quantized model.
 
-    The variant's fields are its own, as saved reports have them.
+    The variant's fields are repeated here, as saved reports have them.
     """
 
     start: Start
@@ -92,12 +92,12 @@ class Candidate(Variant):
 
     @property
     def name(self) -> str:
-        """A name for tables and folders."""
+        """Name for tables and folders."""
         return f"{self.shape_name}-{self.variant_name}"
 
     @property
     def shape_name(self) -> str:
-        """The name without the variant: of what is trained."""
+        """Name without the variant, for training."""
         depth = [str(self.layers)] if self.layers else []
         heads = [f"heads-{100 * self.heads:g}"] if self.heads else []
         ffn = [f"ffn-{100 * self.ffn:g}"] if self.ffn else []
@@ -112,7 +112,7 @@ class Candidate(Variant):
 
     @property
     def remaining(self) -> float:
-        """The layers' weights that remain, in whole layers: a third is attention's."""
+        """Weights of the remaining layers, in whole layers; attention is a third of a layer."""
         return self.layers * ((1 - self.heads) / 3 + 2 * (1 - self.ffn) / 3)
 
 
@@ -124,10 +124,10 @@ def all_candidates(
     Args:
         starts: what students may start from.
         config: depths, shares, schemes and runtimes.
-        vocab: whether some have a smaller vocabulary.
+        vocab: whether some candidates have a smaller vocabulary.
 
     Raises:
-        ConfigError: a scheme or a runtime that is named goes with none of the others.
+        ConfigError: a scheme or runtime in the settings fits none of the others.
     """
     candidates, variants = [], variants_of(config)
     for start in starts:
@@ -151,11 +151,11 @@ def all_candidates(
 
 
 def cuts_vocabulary(task: Task, config: CompressConfig) -> bool:
-    """Return whether some candidates have a smaller vocabulary: that of vectors where its size is
+    """Return whether some candidates have a smaller vocabulary; for vectors, only if its size is
     set.
 
     Raises:
-        ConfigError: its size is set, and models of this task read all tokens.
+        ConfigError: its size is set, but models of this task read all tokens.
     """
     explicit = [name for name in ("vocab_floor", "vocab_size") if config.is_explicit(name)]
     if explicit and task.problem.per_token:
@@ -170,14 +170,14 @@ def cuts_vocabulary(task: Task, config: CompressConfig) -> bool:
 def variants_of(config: CompressConfig) -> list[Variant]:
     """Return the variants whose parts go together, the preferred first.
 
-    All schemes in the first runtime come before another runtime, and plain attention before fused.
+    All schemes in the first runtime come before the next runtime, and plain attention before fused.
 
     Raises:
-        ConfigError: a part that the user named goes with none of the others.
+        ConfigError: a scheme or runtime that the user named fits none of the others.
     """
     schemes = config.schemes
     if not config.is_explicit("schemes") and set(config.runtimes) != {DEFAULT_RUNTIME}:
-        schemes = (*schemes, "static")  # which other runtimes run in integers
+        schemes = (*schemes, "static")  # the scheme for runtimes without dynamic scales
     attentions = (False, True) if config.fused_attention else (False,)
     possible: list[Variant] = []
     refusals: dict[Variant, str] = {}
@@ -186,7 +186,7 @@ def variants_of(config: CompressConfig) -> list[Variant]:
         variant = Variant(scheme=scheme, runtime=runtime, fused_attention=fused)
         try:
             STAGES["quantize"].config.parse(variant.settings)
-        except UnknownNameError as error:  # of `scheme`; runtimes are checked by the config
+        except UnknownNameError as error:  # of `scheme`; the config checks runtimes
             raise UnknownNameError(error.kind, error.name, error.known, setting="schemes") from None
         except ConfigError as error:
             refusals[variant] = str(error)
@@ -209,13 +209,13 @@ def variants_of(config: CompressConfig) -> list[Variant]:
 
 
 def starts_of(teacher: Artifact, task: Task, config: CompressConfig) -> list[Start]:
-    """Return what students may start from: the teacher's own layers, encoders, and nothing.
+    """Return the possible starts: the teacher's own layers, encoders, and methods without layers.
 
-    A default start that is not there is left out.
+    A missing default start is left out.
 
     Raises:
-        ModelError, HubUnreachableError: one that the user named cannot be had.
-        ConfigError: a method that the user named does not train on such a task.
+        ModelError, HubUnreachableError: a start that the user named cannot be loaded.
+        ConfigError: a method that the user named does not train on this kind of task.
     """
     from distill.teachers.encoders import depth_of
 
@@ -237,17 +237,17 @@ def starts_of(teacher: Artifact, task: Task, config: CompressConfig) -> list[Sta
                 raise
             logger.warning("no student starts from %s: %s", name, error)
             continue
-        taken = {start.name for start in starts}  # folders of one name may lie in several places
+        taken = {start.name for start in starts}  # folders in several places may share a name
         names = [made.name, *(f"{made.name}-{number}" for number in range(2, len(taken) + 3))]
         free = next(each for each in names if each not in taken)
-        # a kind without layers reads the teacher's tokens
+        # a model without layers reads the teacher's tokens
         entries = _least_entries(made.encoder or own)
         starts.append(made.model_copy(update={"name": free, "least_entries": entries}))
     return starts
 
 
 def _start(name: str, task: Task) -> Start:
-    """Return the start of a name: of a method whose student has no layers, else an encoder."""
+    """Return the start for a name: a method whose student has no layers, else an encoder."""
     from distill.methods import METHODS
     from distill.teachers.encoders import depth_of
 
@@ -261,7 +261,7 @@ def _start(name: str, task: Task) -> Start:
 def _least_entries(encoder: str) -> int:
     """Return how many entries of an encoder's vocabulary always remain.
 
-    0 where it cannot be cut: a step that shall cut it says why.
+    0 where the vocabulary cannot be cut: the step that would cut it explains why.
     """
     from bertender.text.tokenizer import load_tokenizer
     from distill.pretraining.vocabulary_cutting import least_entries

@@ -1,8 +1,8 @@
-"""Compression: one command from a teacher and limits to a model that holds them.
+"""Compression: one command from a teacher and limits to a model within the limits.
 
 teacher + task + CompressConfig
   -> probes, measured -> every candidate predicted (`Compression.plan`)
-  -> those near a limit, that would be trained, measured as probes of their own
+  -> candidates near a limit that would be trained, measured as probes of their own
   -> some trained by successive halving, scored on the validation texts
   -> the best exported, quantized and measured; the held-out texts score it in the end
 """
@@ -38,7 +38,7 @@ from bertender.compression.plan import (
     decided_near_limits,
     entrants,
     excess,
-    none_holds,
+    no_candidate_error,
     predicted,
     timing_of,
     with_trained,
@@ -65,12 +65,12 @@ from bertender.tasks.task import Task
 REPORT = "report.json"
 TABLE = "table.json"
 SHAPING = ("noisy", "threads", "unlabelled_texts", "vocab_floor", "vocab_size")
-"""Settings that a probe depends on, besides the candidates."""
+"""Settings that a probe depends on, besides its candidate."""
 
 
 @dataclass(frozen=True)
 class Compression:
-    """A teacher, its task, the limits, and the folder of what is made."""
+    """A teacher, its task, the limits, and the output folder."""
 
     teacher: Artifact
     task: Task
@@ -78,15 +78,15 @@ class Compression:
     out: Path
     announce: Announce = lambda text: None
     force: bool = False
-    """Replace a finished artifact that no earlier run of this has made."""
+    """Replace a finished artifact that no earlier compression has made."""
 
     def plan(self) -> CompressionReport:
-        """Predict every candidate; nothing but probes is made.
+        """Predict every candidate; only probes are made.
 
         Raises:
             ConfigError: a setting is wrong, or the teacher's labels look swapped; or no candidate
-                is expected to hold the limits, and the message names the nearest one.
-            ArtifactError: the model cannot be written where it should.
+                is expected to be within the limits, and the message names the nearest one.
+            ArtifactError: the model cannot be written at its place.
             RuntimeMissingError: a runtime is not installed, or does not run on this CPU.
             MachineBusyError: other work disturbs the times.
             ConstantError: the teacher predicts one label everywhere.
@@ -137,14 +137,14 @@ class Compression:
         )
 
     def run(self) -> CompressionReport:
-        """Train, choose and write the model; the report and the table are saved next to it.
+        """Train, choose and write the model; save the report and the table next to it.
 
         Raises:
-            ConfigError: as `plan`; or no trained candidate holds the limits as measured, and the
-                report that is saved has what was measured.
+            ConfigError: as for `plan`; or no trained candidate is within the limits as measured,
+                and the saved report has the measurements.
         """
         report = self.plan()
-        save_result(report, self.out / REPORT)  # an earlier run's is not this one's
+        save_result(report, self.out / REPORT)  # removes an earlier run's report
         training = Training(
             self.teacher, self.task, self.config, self.out / "candidates", self.announce
         )
@@ -157,7 +157,7 @@ class Compression:
         if best is None:
             report = report.model_copy(update={"verdict": "none holds"})
             save_result(report, self.out / REPORT)
-            raise ConfigError(none_holds(done, self.config))
+            raise ConfigError(no_candidate_error(done, self.config))
         save_result(report, self.out / REPORT)
 
         built = training.chain(best.candidate, best.rounds[-1])
@@ -194,12 +194,12 @@ class Compression:
     def _once(
         self, file: str, candidates: Sequence[Candidate], measure: Callable[[], Measured]
     ) -> Measured:
-        """Return what was measured now or by an earlier run, with any limits."""
+        """Return measurements of this run, or of an earlier run with any limits."""
         place, config = self.out / file, self.config
         conditions = [
             *(getattr(config, name) for name in SHAPING),
             timing_of(config),
-            config.is_explicit("vocab_size"),  # else it depends on the start
+            config.is_explicit("vocab_size"),  # the default depends on the start
             [folder_digest(Path(name)) for name in config.students],
             config.unlabelled and digest_of(config.unlabelled),
             processor_name(environment()),
@@ -213,19 +213,19 @@ class Compression:
 
 @dataclass(frozen=True)
 class Finishing:
-    """Quantizes and measures trained candidates: the first of a ranking that holds its limits."""
+    """Quantizes and measures trained candidates until one is within its limits."""
 
     training: Training
     planned: Mapping[Candidate, CandidateResult]
-    """All candidates as they were planned."""
+    """All candidates of the plan."""
 
     def first_that_holds(
         self, ranked: Sequence[CandidateResult]
     ) -> tuple[list[CandidateResult], CandidateResult | None]:
-        """Return all that was tried and what is left of the ranking, and the first that holds.
+        """Return all results, the tried ones updated, and the first candidate within the limits.
 
-        What has learned from a part of the texts alone is measured first, and then learns from
-        all, unless a budget ended its training: bytes and time hardly depend on what is learned.
+        A candidate that has learned from a part of the texts is measured first and then learns from
+        all, unless a budget ended its training: size and latency hardly depend on training.
         """
         done: list[CandidateResult] = []
         for place, result in enumerate(ranked):
@@ -245,18 +245,18 @@ class Finishing:
         return result.measured is not None and excess(result.measured, self.training.config) <= 1
 
     def _tried(self, result: CandidateResult) -> list[CandidateResult]:
-        """Export, quantize and measure, by one variant after the other until one holds the limits.
+        """Export, quantize and measure one variant after the other until one is within the limits.
 
-        What predicts one label everywhere is not tried.
+        A candidate that predicts one label everywhere is skipped.
 
         Returns:
-            those that were tried, the last one first.
+            tried results, the last one first.
         """
         if (label := result.rounds[-1].constant) is not None:
             reason = f"predicts {label!r} everywhere"
             marked = {"left_out": reason, "refused": True, "measured": None, "choice": None}
             return [result.model_copy(update=marked)]
-        # its own variant, and the others that are expected to fit
+        # its own variant, then the others that are expected to fit
         made = result.candidate
         variants = variants_of(self.training.config)
         others = dict.fromkeys(made.model_copy(update=dict(each)) for each in variants)
@@ -271,7 +271,7 @@ class Finishing:
         return tried
 
     def _measured(self, result: CandidateResult, planned: CandidateResult) -> CandidateResult:
-        """Return what was trained as a variant of the plan: measured, or refused."""
+        """Return a trained candidate as a variant of the plan: measured, or refused."""
         candidate, training = planned.candidate, self.training
         outcome: dict[str, Any] = {"measured": None, "choice": None, "left_out": None}
         try:

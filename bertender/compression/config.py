@@ -1,4 +1,4 @@
-"""Settings of `compress`: the limits, what candidates are made of, and what may be spent."""
+"""Settings of `compress`: the limits, the choices for candidates, and the budget."""
 
 from __future__ import annotations
 
@@ -17,52 +17,52 @@ Names = Annotated[tuple[str, ...], BeforeValidator(parts_of)]
 
 
 RULES: Mapping[str, Rule[CompressConfig]] = {
-    "shares that leave nothing": Rule(
+    "shares below 1": Rule(
         lambda config: not all(0 <= share < 1 for share in (*config.heads, *config.ffn)),
         "a share to cut is from 0 to below 1, as 0.25 for a quarter. Give shares by commas.",
         frozenset({"heads", "ffn"}),
     ),
-    "layers of no model": Rule(
+    "at least one layer": Rule(
         lambda config: any(layers < 1 for layers in config.layers),
         "a student has one layer at least. Give depths from 1, by commas.",
         frozenset({"layers"}),
     ),
-    "a scheme that is several": Rule(
+    "auto among the schemes": Rule(
         lambda config: "auto" in config.schemes,
         "auto tries several schemes, of which each has its own size and time. Name those to choose "
         "from, as dynamic,static.",
         frozenset({"schemes"}),
     ),
-    "unlabelled texts of two kinds": Rule(
+    "two sources of unlabelled texts": Rule(
         lambda config: config.unlabelled is not None and config.unlabelled_texts > 0,
         "texts of a file and those of the task are not mixed here. Leave out one of the two.",
         frozenset({"unlabelled_texts"}),
         against="unlabelled",
         beyond_default=True,
     ),
-    "no way to quantize": Rule(
+    "no schemes": Rule(
         lambda config: not config.schemes,
         "there is nothing to choose from. Give a scheme at least, from `bertender schemes`.",
         frozenset({"schemes"}),
     ),
-    "nothing that runs it": Rule(
+    "no runtimes": Rule(
         lambda config: not config.runtimes,
         f"there is nothing to choose from. Give a runtime at least: {', '.join(WITH_INTEGERS)}.",
         frozenset({"runtimes"}),
     ),
-    "a runtime without integers": Rule(
+    "runtimes without integer products": Rule(
         lambda config: not {*config.runtimes} <= {*WITH_INTEGERS},
         "not all of them multiply 8-bit integers, and would turn them back into floats. Give some "
         f"of {', '.join(WITH_INTEGERS)}.",
         frozenset({"runtimes"}),
     ),
-    "no share to choose": Rule(
+    "no pruning shares": Rule(
         lambda config: not (config.heads and config.ffn),
         "there is nothing to choose from. Give 0 to cut nothing.",
         frozenset({"heads", "ffn"}),
     ),
 }
-"""Conflicts of settings."""
+"""Conflicts of the settings of `compress`."""
 
 
 class CompressConfig(Config):

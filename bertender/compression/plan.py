@@ -1,14 +1,14 @@
-"""The plan of a compression: probes measured, costs predicted, candidates that fit chosen.
+"""The plan of a compression: measure probes, predict costs, choose candidates that fit.
 
-Bytes and time are sums over what a model is made of: something fixed, and something for each layer,
-for its heads, for its neurons and for each entry of the vocabulary, which time does not depend on.
-So a least-squares fit through a few measured models of one start and variant, the probes, predicts
-the others. Attention computes in whole heads and the runtime in blocks of neurons, so that the fit
-is near and not exact; how near is a row of the report.
+Size and latency are sums over parts: a fixed part, and a part for each layer, its heads, its
+neurons and each entry of the vocabulary (which latency does not depend on). So a least-squares fit
+through a few measured models of one start and variant, the probes, predicts the others. Attention
+computes in whole heads and the runtime in blocks of neurons, so the fit is approximate; the report
+shows its error.
 
-Probes span what candidates differ in: depth, heads, neurons, vocabulary. They are timed in turns,
-the teacher with them, on texts of the held-out split, whose labels and scores nothing reads here:
-what a service will see has their lengths, and training texts may be shorter.
+Probes span the differences between candidates: depth, heads, neurons, vocabulary. They are timed in
+turns with the teacher on texts of the held-out split, whose labels and scores are not read here: a
+service will see texts of such lengths, and training texts may be shorter.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ logger = logging.getLogger(__name__)
 
 TEXTS = 64
 """Texts of each split that a probe reads."""
-OF_NO_USE = {"parity_texts": TEXTS, "golden_texts": 0}
-"""Settings of graphs that are only weighed and timed."""
+MEASURED_ONLY = {"parity_texts": TEXTS, "golden_texts": 0}
+"""Settings of graphs that are only measured for size and latency."""
 ROUNDS = 6
 NEAR = 0.05
-"""Share of a limit: a prediction that is closer to it may be wrong about whether it is held."""
+"""Share of a limit: a prediction that is closer to the limit may be on the wrong side."""
 TOO_MUCH = "predicted beyond the limits"
 PROBE_TOO_MUCH = "beyond the limits, as a probe of it was measured"
 
@@ -65,37 +65,37 @@ class CostModel:
     """Predicts the costs of candidates of one start and variant."""
 
     bytes_of: Floats
-    """(5,): fixed, a layer, its attention, its feed-forward part, an entry of the vocabulary."""
+    """(5,): fixed, per layer, per attention, per feed-forward part, per entry of the vocabulary."""
     ms_of: Floats
     """(4,): the same without the vocabulary."""
     entries: Mapping[bool, int]
-    """The vocabulary's size, cut or not."""
+    """Size of the vocabulary by whether it is cut."""
     depths: tuple[int, int]
-    """The fewest and the most layers that it was fitted to."""
+    """The fewest and the most layers of its probes."""
 
     def covers(self, candidate: Candidate) -> bool:
-        """Return whether a candidate's depth lies in what it was fitted to."""
+        """Return whether a candidate's depth is within that of the probes."""
         fewest, most = self.depths
         return fewest <= candidate.layers <= most
 
     def predict(self, candidate: Candidate) -> Cost:
-        """Return what a candidate will weigh and take."""
+        """Return the predicted cost of a candidate."""
         parts = _parts(candidate)
         size = float(self.bytes_of @ [*parts, self.entries[candidate.vocab]])
         return Cost(model_mb=max(size, 0.0) / 1e6, single_ms=max(float(self.ms_of @ parts), 0.0))
 
 
 CostModels = dict[tuple[str, Variant], CostModel]
-"""(start, variant) -> the costs of its candidates"""
+"""(start, variant) -> cost model"""
 
 
 def fitted(probes: Sequence[Probe]) -> CostModel:
-    """Return the costs that probes of one start and variant have, by least squares."""
+    """Return the cost model of probes of one start and variant, by least squares."""
 
     def least_squares(rows: Floats, values: Floats) -> Floats:
-        """Return the weights of the columns; columns that rows cannot tell apart share theirs."""
+        """Return the weights of the columns; collinear columns share their weight."""
         scale = np.abs(rows).max(0)
-        scale[scale == 0] = 1  # of a part that no model here has
+        scale[scale == 0] = 1  # of a part that no probe has
         weights, *_ = np.linalg.lstsq(rows / scale, values, rcond=None)
         return np.asarray(weights / scale)
 
@@ -133,7 +133,7 @@ class Measured(Record):
     )
 
     def models(self) -> CostModels:
-        """Return the fits, by start and variant."""
+        """Return the cost models, by start and variant."""
         groups: dict[tuple[str, Variant], list[Probe]] = {}
         for probe in self.probes:
             groups.setdefault(_start_and_variant(probe.candidate), []).append(probe)
@@ -141,10 +141,10 @@ class Measured(Record):
 
 
 def probes_of(candidates: Sequence[Candidate]) -> list[Candidate]:
-    """Return those of one start and variant that the others can be predicted from.
+    """Return candidates of one start and variant from which the others can be predicted.
 
-    The shallowest and the deepest that nothing is cut of, and of one between them each cut alone
-    and all together: a deep one takes minutes to export.
+    These are the shallowest and the deepest without any cut, and at a depth between them each cut
+    alone and all cuts together: a deep probe takes minutes to export.
     """
     depths = sorted({each.layers for each in candidates})
     heads, ffn = (max(getattr(each, part) for each in candidates) for part in ("heads", "ffn"))
@@ -169,17 +169,17 @@ class Probing:
     task: Task
     config: CompressConfig
     folder: Path
-    """Folder of the probes; finished ones are not made again."""
+    """Folder of the probes; finished probes are reused."""
     announce: Announce
 
     def measured(self, candidates: Sequence[Candidate]) -> Measured:
         """Make and measure the probes of all starts and variants of the candidates.
 
-        A start and variant of which a probe cannot be made, or whose products the runtime does not
-        run in integers, is left out; but the whole teacher may have what its students have not.
+        A start and variant is left out if a probe cannot be made, or if the runtime does not run
+        its products in integers; the whole teacher may have what its students lack.
 
         Raises:
-            ModelError: none is left.
+            ModelError: no start and variant is left.
             MachineBusyError: other work disturbs the times, and the config does not allow noisy
                 ones.
         """
@@ -209,11 +209,11 @@ class Probing:
         return self._timed(chosen, made).model_copy(update={"obstacles": obstacles})
 
     def measured_alone(self, candidate: Candidate) -> Measured:
-        """Make and measure a probe of one candidate, as cut as it is.
+        """Make and measure a probe of one candidate, with its own cuts.
 
         Raises:
-            ConfigError, ModelError, ParityError: it cannot be made.
-            MachineBusyError: as `measured`.
+            ConfigError, ModelError, ParityError: the probe cannot be made.
+            MachineBusyError: as for `measured`.
         """
         return self._timed([candidate], [self._made(candidate)])
 
@@ -233,29 +233,29 @@ class Probing:
         )
 
     def _made(self, probe: Candidate) -> TimedModel:
-        """Return a probe: its graph is quantized, and no output of it is judged."""
+        """Return a probe with its quantized graph; its outputs are not judged."""
         self.announce(f"probe {probe.name}")
-        # a few texts of each split: nothing is learned or judged by a probe
+        # a few texts of each split: a probe learns nothing, and is not judged
         task = self.task
         train, dev, selection = (
             sample(split, TEXTS, task.problem) for split in (task.train, task.dev, task.selection)
         )
-        # and no map of labels is doubted because it scores less than a guess: the teacher's was
+        # the label map is not doubted because a probe scores below chance: the teacher's was
         # checked
         source = {name: value for name, value in task.source.items() if name != "label_map"}
         few = replace(task, train=train, dev=dev, selection=selection, source=source)
         folder = self.folder / probe.shape_name
         students, cuts = probe_steps(probe, self.config)
-        all_texts = replace(few, train=task.train)  # which the vocabulary is cut for
-        with quiet_tools():  # they would warn of what is hardly trained
+        all_texts = replace(few, train=task.train)  # the vocabulary is cut for these
+        with quiet_tools():  # they would warn of a hardly trained model
             built = build(students, {TEACHER: self.teacher}, few, folder)
             built = build(cuts, built.artifacts, all_texts, folder)
-            export, _ = graph_steps(probe, [*built.artifacts][-1], **OF_NO_USE)
+            export, _ = graph_steps(probe, [*built.artifacts][-1], **MEASURED_ONLY)
             floats = build([export], built.artifacts, few, folder).last
             if again := export_to_quantize(floats, QuantizeConfig.parse(probe.settings)):
                 floats = exported(again[0], few, again[1])
         graph = (folder / f"{probe.variant_name}.onnx").resolve()
-        machine = environment()  # which decides what runs in integers
+        machine = environment()  # decides what runs in integers
         identity = [floats.digest, probe.settings, library_versions()]
         identity += [machine.cpu_model, list(machine.cpu_flags)]
         build_once([graph], identity, lambda: write_graph(floats, few, probe.settings, graph))
@@ -264,13 +264,13 @@ class Probing:
 
 
 def cost_of(artifact: Artifact, single_ms: float) -> Cost:
-    """Return what an artifact weighs, with its measured time."""
+    """Return the cost of an artifact with its measured time."""
     size = measure_size(artifact, None).model_size_bytes
     return Cost(model_mb=size / 1e6, single_ms=single_ms)
 
 
 def timing_of(config: CompressConfig) -> LatencyConfig:
-    """Return how probes are timed: other runtimes would be disturbed by PyTorch in one process."""
+    """Return how to time probes: in one process, PyTorch would disturb other runtimes."""
     return LatencyConfig(
         processes=1 if set(config.runtimes) == {DEFAULT_RUNTIME} else 2,
         rounds=ROUNDS,
@@ -283,7 +283,7 @@ def timing_of(config: CompressConfig) -> LatencyConfig:
 def predicted(
     candidates: Iterable[Candidate], models: CostModels, config: CompressConfig
 ) -> list[CandidateResult]:
-    """Return the candidates with their predicted costs, and whether these hold the limits."""
+    """Return the candidates with their predicted costs, and whether these are within the limits."""
     results = []
     for candidate in candidates:
         model = models.get(_start_and_variant(candidate))
@@ -305,7 +305,7 @@ def _limits(config: CompressConfig) -> dict[str, tuple[float, str]]:
 
 
 def excess(cost: Cost, config: CompressConfig) -> float:
-    """Return how many times the tightest limit is exceeded; at most 1 where all hold."""
+    """Return cost over limit for the tightest limit; at most 1 where all limits are kept."""
     shares = (float(getattr(cost, of)) / most for most, of in _limits(config).values())
     return max(shares, default=0.0)
 
@@ -315,14 +315,14 @@ def decided_near_limits(
     config: CompressConfig,
     measure: Callable[[Candidate], Measured],
 ) -> tuple[list[CandidateResult], list[Measured]]:
-    """Return the candidates, none that would be trained undecided, and the probes of those.
+    """Return the candidates after probing those to train that are near a limit, and these probes.
 
-    Where a probe holds no limit, another candidate takes its place, and may be near one too.
+    Where a probe exceeds a limit, another candidate takes its place, and may be near a limit too.
 
     Args:
         results: every candidate.
         config: the limits.
-        measure: makes a probe of a candidate; one of which it can make none is left out.
+        measure: makes a probe of a candidate; candidates whose probe cannot be made are left out.
     """
     decisions, made = [*results], []
     while near := undecided(decisions, config):
@@ -342,7 +342,7 @@ def decided_near_limits(
 
 
 def undecided(results: Sequence[CandidateResult], config: CompressConfig) -> list[Candidate]:
-    """Return the candidates that would be trained, and are only predicted, near a limit."""
+    """Return the candidates that would be trained but are only predicted to be near a limit."""
 
     def may_fit(result: CandidateResult) -> bool:
         if result.probe is not None or result.left_out not in (None, TOO_MUCH):
@@ -359,7 +359,7 @@ def undecided(results: Sequence[CandidateResult], config: CompressConfig) -> lis
 def decided(
     results: Sequence[CandidateResult], probes: Iterable[Probe], config: CompressConfig
 ) -> list[CandidateResult]:
-    """Return the candidates, those of the probes with what these were measured at."""
+    """Return the candidates, with measurements for those that have a probe."""
     costs = {each.candidate: each.cost for each in probes}
     decisions = [*results]
     for place, each in enumerate(results):
@@ -371,13 +371,13 @@ def decided(
 
 
 def entrants(results: Sequence[CandidateResult], config: CompressConfig) -> list[CandidateResult]:
-    """Return the candidates to train: of each start and depth the one with the least cut.
+    """Return the candidates to train: the least cut one of each start and depth.
 
-    More weights score better as a rule, so that a candidate that fits with more of them left takes
-    the place of the others of its start and depth; of two that have as many, the one with the
-    whole vocabulary, then the first variant: two schemes may differ in time by no more than noise,
-    and then in what they lose; and another runtime is for what lets less be cut. Starts have
-    turns, the one with the most weights left first.
+    More weights usually score better, so the candidate with the most remaining weights is taken for
+    each start and depth. Ties go to the whole vocabulary, then to the first variant: two schemes
+    may differ in time by no more than noise, and then in the score they lose; another runtime is
+    for models that need less cutting. Starts take turns, the one with the most remaining weights
+    first.
     """
     return _preferred([each for each in results if each.fits], config)
 
@@ -402,7 +402,7 @@ def _preferred(results: Sequence[CandidateResult], config: CompressConfig) -> li
 def with_trained(
     report: CompressionReport, done: Sequence[CandidateResult], chosen: Sequence[CandidateResult]
 ) -> CompressionReport:
-    """Return a report with the candidates that were trained, and why the others were not."""
+    """Return a report with the trained candidates, and why the others were not trained."""
     trained = {each.candidate for each in done}
     entered = {(each.candidate.start.name, each.candidate.layers) for each in chosen}
     others = []
@@ -423,7 +423,7 @@ def with_trained(
 def check_any(
     candidates: Sequence[Candidate], starts: Sequence[Start], config: CompressConfig
 ) -> None:
-    """Raise ConfigError where the settings leave no candidate."""
+    """Raise ConfigError where the settings allow no candidate."""
     if candidates:
         return
     depths = ", ".join(f"{start.name} {start.layers}" for start in starts)
@@ -435,7 +435,7 @@ def check_any(
 
 
 def check_feasible(results: Sequence[CandidateResult], config: CompressConfig) -> None:
-    """Raise ConfigError with the nearest feasible point, where no candidate fits."""
+    """Raise ConfigError with the nearest feasible point if no candidate fits."""
     if any(result.fits for result in results):
         return
     asked, nearest = _asked_and_nearest(results, config)
@@ -446,8 +446,8 @@ def check_feasible(results: Sequence[CandidateResult], config: CompressConfig) -
     )
 
 
-def none_holds(finished: Sequence[CandidateResult], config: CompressConfig) -> str:
-    """Return the error where no trained candidate holds the limits."""
+def no_candidate_error(finished: Sequence[CandidateResult], config: CompressConfig) -> str:
+    """Return the error for no trained candidate within the limits."""
     tried = [each for each in finished if each.measured is not None]
     if not tried:
         reasons = "; ".join(f"{each.candidate.name}: {each.left_out}" for each in finished)
@@ -464,7 +464,7 @@ def none_holds(finished: Sequence[CandidateResult], config: CompressConfig) -> s
 def _asked_and_nearest(
     results: Sequence[CandidateResult], config: CompressConfig
 ) -> tuple[str, str]:
-    """Return the limits, and the point nearest to them with the limits that it would hold."""
+    """Return the limits, and the nearest point with the limits that it would fit."""
     limits = _limits(config)
     nearest = min(results, key=lambda result: excess(result.cost, config))
     cost = nearest.cost

@@ -20,7 +20,7 @@ from bertender.metrics.metric import Score
 from bertender.models.runtimes import DEFAULT_RUNTIME, RUNTIMES
 
 MODEL = "model"
-"""The folder of the chosen model in that of the compression."""
+"""Folder of the chosen model within the compression's folder."""
 
 
 class Cost(Record):
@@ -31,7 +31,7 @@ class Cost(Record):
 
 
 class Probe(Record):
-    """A model that was made, hardly trained, and measured, so that others can be predicted."""
+    """A model that was made, hardly trained and measured to predict others."""
 
     candidate: Candidate
     entries: int = Field(description="of its vocabulary")
@@ -77,12 +77,12 @@ class CandidateResult(Record):
 
     @property
     def cost(self) -> Cost:
-        """Measured where it was, else that of its probe, else predicted."""
+        """The measured cost if there is one, else that of its probe, else the predicted one."""
         return self.measured or self.probe or self.predicted
 
 
 class Agreement(Record):
-    """How near predictions came to measurements, as ratios measured / predicted."""
+    """Agreement of predictions with measurements, as ratios measured / predicted."""
 
     models: int
     size: tuple[float, ...]
@@ -119,7 +119,7 @@ class CompressionReport(Record):
 
     @property
     def agreement(self) -> Agreement:
-        """Measured over predicted, of all candidates that have both."""
+        """Measured over predicted costs of all candidates that have both."""
         both = [each for each in self.candidates if each.measured is not None]
         return Agreement(
             models=len(both),
@@ -131,7 +131,7 @@ class CompressionReport(Record):
 HEADINGS = ("Candidate", "MB", "ms", "Front", "Rounds", "8 bits", "Held out")
 ON_THE_LEFT = ("Candidate", "Front")
 SHOWN_PREDICTED = 12
-"""Candidates in the table that were only predicted; the JSON has all."""
+"""Only predicted candidates in the table; the JSON has all."""
 ON_FRONT = "yes"
 
 
@@ -141,7 +141,7 @@ def terminal_report(report: CompressionReport) -> Table:
     trained = [each for each in report.candidates if each.rounds]
 
     def place(result: CandidateResult) -> tuple[bool, bool, bool, float]:
-        """Return what sorts candidates: those to train first, then those that fit."""
+        """Return the sort key: candidates to train first, then those that fit."""
         candidate = result.candidate
         return (
             candidate not in marks,
@@ -151,7 +151,7 @@ def terminal_report(report: CompressionReport) -> Table:
         )
 
     predicted = sorted((each for each in report.candidates if not each.rounds), key=place)
-    shown = max(SHOWN_PREDICTED, len(marks))  # all that a plan trains
+    shown = max(SHOWN_PREDICTED, len(marks))  # all that a plan would train
     title = f"{report.task}: {len(report.candidates)} candidates"
     table = captioned_table([title, *_notes(report, max(len(predicted) - shown, 0))])
     for heading in HEADINGS:
@@ -174,7 +174,7 @@ def terminal_report(report: CompressionReport) -> Table:
 
 
 def _notes(report: CompressionReport, not_shown: int) -> Iterable[str]:
-    """Yield the lines below the table: what was predicted, how well, and what chose."""
+    """Yield the lines below the table: predictions, their errors, and the choice."""
     yield (
         "~: predicted, or a probe; Front: not dominated by another candidate of its start in size, "
         "time, weights left in its layers, whole vocabulary, and order of the variants; Rounds, 8 "
@@ -201,7 +201,7 @@ def _notes(report: CompressionReport, not_shown: int) -> Iterable[str]:
 
 
 def _marks(report: CompressionReport) -> dict[Candidate, str]:
-    """Return what is said of candidates beside their names: the chosen one; in a plan, entrants."""
+    """Return the marks beside candidates: the chosen one; in a plan, those to train."""
     if report.verdict == "planned":
         return {each.candidate: "to train" for each in report.candidates if each.enters}
     return {report.best.candidate: "chosen"} if report.best else {}
@@ -253,7 +253,7 @@ def sentence(report: CompressionReport) -> str:
 
 
 def serve_command(report: CompressionReport, model: Path) -> str:
-    """Return the command that serves the chosen model, in the runtime that it was timed in."""
+    """Return the command that serves the chosen model in the runtime of its timing."""
     runtime = report.best.candidate.runtime if report.best else DEFAULT_RUNTIME
     elsewhere = f" --runtime {runtime}" if runtime != DEFAULT_RUNTIME else ""
     return f"bertender serve {model}{elsewhere}"

@@ -1,13 +1,13 @@
-"""Training of candidates: the steps of each, built once, and successive halving over them.
+"""Training of candidates: their steps, built once, and successive halving.
 
-Each candidate is what the commands make: a student, pruned, exported, quantized. Steps that are
-built already are not built again, so that a compression that was killed continues.
+Each candidate is made as by the commands: a student, pruned, exported, quantized. Finished steps
+are not built again, so that a killed compression continues.
 
-Successive halving is of Jamieson and Talwalkar 2016, arXiv 1502.07943. All candidates start on a
+Successive halving is by Jamieson and Talwalkar 2016, arXiv 1502.07943. All candidates start on a
 small part of the texts; the better half of each round learns on, from twice as many, until one is
-left, which learns from all. The first part is so small that all the choosing takes as long as that
-last training, so that half of the time goes to the model that will serve. Where the texts are few,
-a part has FEWEST_TEXTS, rounds of nearly equal parts are one, and choosing takes longer.
+left, which learns from all. The first part is so small that the rounds together take as long as
+that last training, so that half of the time goes to the model that will serve. With few texts, a
+part has FEWEST_TEXTS, rounds of nearly equal parts are merged, and choosing takes longer.
 """
 
 from __future__ import annotations
@@ -37,21 +37,21 @@ from bertender.tasks.rows import SkippedRows, stop
 from bertender.tasks.task import Task
 
 TEACHER = "teacher"
-LEAST_ROOM = 2
-"""Times the entries that always remain is a vocabulary's default size at least."""
-HARDLY_TRAINED = {"epochs": 1, "learning_rate": 1e-5}
-"""Settings of a probe: what it weighs and takes does not depend on what it has learned."""
-TO_BE_JUDGED = {"allow_constant": True}
-"""One candidate of many that learned nothing ends no search: its round is marked instead."""
-OF_A_RECOVERY = frozenset({"epochs", "batch_size", "no_dropout"})
-"""Settings of pruning that one which trains nothing refuses."""
+LEAST_VOCABULARY_RATIO = 2
+"""Default size of a vocabulary is at least this many times the entries that always remain."""
+PROBE_TRAINING = {"epochs": 1, "learning_rate": 1e-5}
+"""Settings of a probe: its size and latency do not depend on training."""
+ALLOW_CONSTANT = {"allow_constant": True}
+"""A candidate that learned nothing must not end the search: its round is marked instead."""
+RECOVERY_SETTINGS = frozenset({"epochs", "batch_size", "no_dropout"})
+"""Settings of pruning that are refused without recovery training."""
 
 FEWEST_TEXTS = 500
-"""Below it a part says little about a candidate."""
+"""Fewer texts say little about a candidate."""
 LEAST_GROWTH = 1.5
-"""Growth of the texts from round to round: hardly more texts give the same result again."""
-PART_OF_ONE = 0.1
-"""Where one candidate alone shows what all texts would take."""
+"""Growth of the texts from round to round: a few more texts would give the same result again."""
+SINGLE_CANDIDATE_SHARE = 0.1
+"""Share of the texts for a single candidate, to estimate the time for all texts."""
 
 Announce = Callable[[str], None]
 Train = Callable[[CandidateResult, float, int], Round]
@@ -61,32 +61,32 @@ Train = Callable[[CandidateResult, float, int], Round]
 def student_steps(
     candidate: Candidate, config: CompressConfig, unlabelled: int, *, cut_last: bool = False
 ) -> list[Step]:
-    """Return the steps that train a candidate: distilling and pruning, or those that it has.
+    """Return the steps that train a candidate: distilling and pruning, or only pruning.
 
-    A smaller vocabulary is learned with from the first step, where the method allows it: one that
-    is cut from a trained student costs some of what was learned.
+    A smaller vocabulary is learned from the first step if the method allows it: cutting that of a
+    trained student costs some of its score.
 
     Args:
-        candidate: what to train.
+        candidate: candidate to train.
         config: how long, and on which texts.
         unlabelled: unlabelled texts to learn from, at most.
         cut_last: cut the vocabulary by pruning, whatever the method allows.
     """
     steps = []
-    shared = {**_texts(config, unlabelled), "seed": config.seed, **TO_BE_JUDGED}
+    shared = {**_texts(config, unlabelled), "seed": config.seed, **ALLOW_CONSTANT}
     pace = {"batch_size": config.batch_size, "no_dropout": config.no_dropout}
     start = candidate.start
     cuts = {"heads": candidate.heads, "ffn": candidate.ffn}
     cuts = {name: share for name, share in cuts.items() if share}
     vocabulary = _vocabulary(candidate, config) if candidate.vocab else {}
     if candidate.is_distilled:
-        # whether its vocabulary is cut is the candidate's choice
+        # whether the vocabulary is cut is the candidate's choice
         settings: dict[str, Any] = {**shared, "vocab_size": "all"}
         if start.encoder is not None:
             settings |= {"method": "pd", "student": start.encoder}
         elif start.method is not None:
             settings |= {"method": start.method}
-        if start.layers:  # else its passes, its rate and its batches are its own
+        if start.layers:  # without layers, epochs, rate and batches are the method's own
             passes = {"epochs": config.epochs, "learning_rate": config.learning_rate}
             settings |= {"layers": candidate.layers, **passes, **pace}
         if vocabulary and not cut_last and not _wants_teacher_tokens(settings):
@@ -97,7 +97,7 @@ def student_steps(
         cuts |= {"vocab": "task", **vocabulary}
     if cuts:
         settings = {**shared, "epochs": config.recovery_epochs, **pace, **cuts}
-        # a student's recovery learns from the teacher, which knows more than the student does
+        # a student's recovery learns from the teacher, which is better than the student
         sources = (steps[-1].name, TEACHER) if steps else (TEACHER,)
         steps.append(_step("pruned", "prune", sources, settings))
     return steps
@@ -107,8 +107,8 @@ def _vocabulary(candidate: Candidate, config: CompressConfig) -> dict[str, Any]:
     """Return the settings of a smaller vocabulary."""
     size = config.vocab_size
     if not config.is_explicit("vocab_size"):
-        # beside single characters where these are many, as in Chinese
-        size = max(size, LEAST_ROOM * candidate.start.least_entries)
+        # besides single characters where these are many, as in Chinese
+        size = max(size, LEAST_VOCABULARY_RATIO * candidate.start.least_entries)
     return {"vocab_floor": config.vocab_floor, "vocab_size": size}
 
 
@@ -119,18 +119,20 @@ def _wants_teacher_tokens(settings: Mapping[str, Any]) -> bool:
 
 
 def probe_steps(candidate: Candidate, config: CompressConfig) -> tuple[list[Step], list[Step]]:
-    """Return the steps of a probe: those on a few texts, and those that read all to be cut.
+    """Return the steps of a probe: training on a few texts, cutting on all texts.
 
-    What is cut trains nothing, and so has no teacher. Where it counts tokens, it reads all
-    unlabelled texts, as the winner's step does.
+    A cut trains nothing, and so has no teacher. If it counts tokens, it reads all unlabelled texts,
+    as the final step of the winner does.
     """
     students, cuts = [], []
     for step in student_steps(candidate, config, 0, cut_last=True):
         if step.stage == "distill":
-            settings = {**step.settings, **HARDLY_TRAINED}
+            settings = {**step.settings, **PROBE_TRAINING}
             students.append(step.model_copy(update={"settings": settings}))
             continue
-        settings = {name: each for name, each in step.settings.items() if name not in OF_A_RECOVERY}
+        settings = {
+            name: each for name, each in step.settings.items() if name not in RECOVERY_SETTINGS
+        }
         if "vocab" in settings and config.unlabelled is None:
             settings |= _texts(config, config.unlabelled_texts)
         elif "vocab" in settings:
@@ -141,7 +143,7 @@ def probe_steps(candidate: Candidate, config: CompressConfig) -> tuple[list[Step
 
 
 def graph_steps(candidate: Candidate, source: str, **settings: Any) -> list[Step]:
-    """Return the steps that export and quantize what a step has made; `settings` are for both."""
+    """Return the steps that export and quantize a step's artifact; both get `settings`."""
     return [
         _step("onnx", "export", (source,), settings),
         _step("int8", "quantize", ("onnx",), {**candidate.settings, **settings}),
@@ -149,7 +151,7 @@ def graph_steps(candidate: Candidate, source: str, **settings: Any) -> list[Step
 
 
 def _texts(config: CompressConfig, unlabelled: int) -> dict[str, Any]:
-    """Return the settings of so many unlabelled texts."""
+    """Return the settings for this many unlabelled texts."""
     if not unlabelled:
         return {}
     if config.unlabelled is None:
@@ -164,14 +166,15 @@ def _step(name: str, stage: str, sources: tuple[str, ...], settings: Mapping[str
 
 
 def check_settings(candidates: Sequence[Candidate], config: CompressConfig, task: Task) -> None:
-    """Raise where a step of a candidate could not be run on the task, or a file is missing.
+    """Raise an error before any work if a step of a candidate cannot run on the task, or a file is
+    missing.
 
     Raises:
-        BertenderError: what is wrong, before any work.
+        BertenderError: the first problem.
     """
     unlabelled = int(config.unlabelled is not None or config.unlabelled_texts > 0)
     steps = {
-        step.model_dump_json(): step  # many candidates have a step in common
+        step.model_dump_json(): step  # many candidates share a step
         for each in candidates
         for step in (*student_steps(each, config, unlabelled), *graph_steps(each, TEACHER))
     }
@@ -187,7 +190,7 @@ def check_settings(candidates: Sequence[Candidate], config: CompressConfig, task
         stage.accepts(task)
         stage.check(settings, task)
         files += stage.files(settings)
-    for file in dict.fromkeys(files):  # a packaged encoder's check reads all of it
+    for file in dict.fromkeys(files):  # the check of a packaged encoder reads all its bytes
         file.check()
 
 
@@ -196,9 +199,9 @@ class Built:
     """Artifacts of a candidate's steps."""
 
     artifacts: Mapping[str, Artifact]
-    """Artifacts by the names of the steps, the teacher's included."""
+    """Artifacts by step name, the teacher's included."""
     seconds: float
-    """Seconds that they took, in this run or an earlier one."""
+    """Seconds that the steps took, in this run or an earlier one."""
 
     @property
     def last(self) -> Artifact:
@@ -209,13 +212,13 @@ class Built:
 def build(
     steps: Sequence[Step], artifacts: Mapping[str, Artifact], task: Task, folder: Path
 ) -> Built:
-    """Build steps in a folder; those that are built already are taken as they are.
+    """Build steps in a folder, reusing finished ones.
 
     Args:
-        steps: each from earlier ones or from `artifacts`.
-        artifacts: what is there already, by name.
-        task: whose texts they learn from.
-        folder: gets an artifact a step.
+        steps: steps from earlier ones or from `artifacts`.
+        artifacts: available artifacts, by name.
+        task: task whose texts the steps learn from.
+        folder: folder for one artifact per step.
     """
     done, seconds = dict(artifacts), 0.0
     for step in steps:
@@ -227,7 +230,7 @@ def build(
             save_text(f"{outcome.seconds}\n", noted)
         try:
             seconds += float(noted.read_text(encoding="utf-8"))
-        except (OSError, ValueError):  # a run was killed before it noted the time
+        except (OSError, ValueError):  # a run was killed before it saved the time
             continue
     return Built(done, seconds)
 
@@ -244,10 +247,10 @@ class Training:
 
     @cached_property
     def unlabelled(self) -> int:
-        """How many texts without labels there are to learn from.
+        """Number of unlabelled texts to learn from.
 
         Raises:
-            DataError: their file is wrong.
+            DataError: the file of unlabelled texts is wrong.
         """
         config, task = self.config, self.task
         if config.unlabelled is not None:
@@ -279,7 +282,7 @@ class Training:
         )
 
     def chain(self, candidate: Candidate, last: Round) -> Built:
-        """Return all steps of a candidate that has learned in a round, graphs included.
+        """Return all steps of a candidate trained in a round, graphs included.
 
         Raises:
             GateError, ParityError: a gate refuses a graph.
@@ -292,7 +295,7 @@ class Training:
         return build([quantize], exported.artifacts, part, folder / candidate.variant_name)
 
     def choice(self, artifact: Artifact, runtime: str = DEFAULT_RUNTIME) -> float:
-        """Return a model's score on the validation texts; a graph runs in the runtime."""
+        """Return a model's score on the validation texts; a graph runs in the given runtime."""
         return self._judged(artifact, runtime)[0]
 
     def _judged(self, artifact: Artifact, runtime: str = DEFAULT_RUNTIME) -> tuple[float, Any]:
@@ -310,13 +313,13 @@ class Training:
         return replace(self.task, train=sample(self.task.train, texts, self.task.problem))
 
     def _folder(self, candidate: Candidate, texts: int, unlabelled: int) -> Path:
-        """Return where a candidate lies that learned from so many texts, however quantized."""
+        """Return the folder of a candidate that learned from so many texts, before quantization."""
         return self.folder / candidate.shape_name / f"{texts}-and-{unlabelled}-texts"
 
 
 @dataclass
 class Budget:
-    """Minutes of training that may be spent: half of them to choose, the rest on the chosen one."""
+    """Minutes of training to spend: half to choose, the rest on the chosen candidate."""
 
     minutes: float | None
     spent: float = 0.0
@@ -324,21 +327,21 @@ class Budget:
     """Minutes that each training so far would have taken on all texts."""
 
     def allows_choosing(self, result: CandidateResult, share: float) -> bool:
-        """Return whether a training on a share of the texts fits in the half for choosing."""
+        """Return whether training on a share of the texts fits in the half for choosing."""
         expected = self._expected(result)
         if self.minutes is None or expected is None:
             return True
         return self.spent + share * expected <= self.minutes / 2
 
     def affordable_share(self, result: CandidateResult) -> float:
-        """Return the share of the texts that what is left allows to learn from, 1 at most."""
+        """Return the share of the texts that the remaining budget allows, at most 1."""
         expected = self._expected(result)
         if self.minutes is None or expected is None:
             return 1.0
         return min(max(self.minutes - self.spent, 0.0) / max(expected, 1e-9), 1.0)
 
     def spend(self, done: Round) -> None:
-        """Note a training; one without steps takes no time, and predicts nothing of others."""
+        """Record a training; one without steps takes no time and predicts nothing."""
         self.spent += done.minutes
         if done.minutes:
             self.for_all_texts.append(done.minutes / done.share)
@@ -352,16 +355,17 @@ class Budget:
 
 
 def parts_of_texts(candidates: int, texts: int, *, budgeted: bool = False) -> list[float]:
-    """Return the share of the texts that each round learns from, 1 in the last.
+    """Return the share of the texts for each round, 1 in the last.
 
     Args:
-        candidates: that enter.
-        texts: labelled ones.
-        budgeted: one candidate has a small round too, which shows what all texts would take.
+        candidates: number of candidates at the start.
+        texts: number of labelled texts.
+        budgeted: whether a single candidate has a small round too, to estimate the time for all
+            texts.
     """
     rounds = range(max(math.ceil(math.log2(candidates)), int(budgeted)))
     trainings = sum(2**number * math.ceil(candidates / 2**number) for number in rounds)
-    first = 1 / trainings if candidates > 1 else PART_OF_ONE
+    first = 1 / trainings if candidates > 1 else SINGLE_CANDIDATE_SHARE
     fewest = min(FEWEST_TEXTS / max(texts, 1), 1.0)
     shares: list[float] = []
     for share in (max(2**number * first, fewest) for number in rounds):
@@ -373,16 +377,16 @@ def parts_of_texts(candidates: int, texts: int, *, budgeted: bool = False) -> li
 def halved(
     entrants: Sequence[CandidateResult], texts: int, train: Train, budget: Budget
 ) -> list[CandidateResult]:
-    """Train candidates by rounds; return all, with their rounds, the best of the last first.
+    """Train candidates in rounds; return all with their rounds, the best of the last round first.
 
-    Where half of the budget is spent, the choice ends; the best so far then learns from as many
+    When half of the budget is spent, the choice ends; the best so far then learns from as many
     texts as the rest of the budget allows.
 
     Args:
-        entrants: one at least.
-        texts: labelled training texts.
+        entrants: candidates, at least one.
+        texts: number of labelled training texts.
         train: trains a candidate, and returns its score on the validation texts.
-        budget: what may be spent.
+        budget: training time to spend.
     """
 
     def trained(result: CandidateResult, share: float, number: int) -> CandidateResult:
@@ -411,7 +415,7 @@ def halved(
         others[:0] = [beaten(each, number) for each in ranked[len(remaining) :]]
     leader, *rivals = remaining
     others[:0] = [beaten(each, len(choosing) - 1) for each in rivals]
-    # the best learns from as many texts as the budget allows, if these are more than it has seen
+    # the best learns from as many texts as the budget allows, if that is more than it has seen
     leader = leader.model_copy(update={"left_out": None})
     share = budget.affordable_share(leader)
     if not leader.rounds or share > leader.rounds[-1].share:

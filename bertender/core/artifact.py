@@ -2,8 +2,9 @@
 
 Every stage reads artifacts and writes one. A `torch` artifact is also a plain transformers
 directory (safetensors), an `onnx` artifact a plain Optimum one. `artifact.json` says where the
-model came from and carries the digest of every file; reading checks them. Two more files may lie
-next to it: the duration of the run, which equal runs differ in and no digest has, and golden texts.
+model came from and has the digest of every file; reading checks them. Two more files may lie next
+to it: the duration of the run, which differs between equal runs and is in no digest, and golden
+texts.
 """
 
 from __future__ import annotations
@@ -43,15 +44,15 @@ from bertender.core.files import (
 from bertender.core.findings import Findings
 
 IMPORT_STAGE = "import"
-"""Stage of a finished model from elsewhere."""
+"""Stage of a finished model that was trained elsewhere."""
 IMPORTED = "imported"
-"""Where the cache folder has those that commands were given as they are."""
+"""Folder in the cache for finished models that were given to commands directly."""
 NAMES_SHOWN = 5
 
 
 @dataclass(frozen=True)
 class Artifact:
-    """A directory that a stage has written, with its card read.
+    """A directory written by a stage, with its card read.
 
     Example:
         teacher = bertender.Artifact.load("runs/teacher")
@@ -68,12 +69,12 @@ class Artifact:
         Args:
             path: its directory.
             verify: check the digests.
-            checked_at: the stamp of the files when their digests were checked; while they have it,
-                they are not read again.
+            checked_at: stamp of the files at their last check; files with this stamp are not read
+                again.
 
         Raises:
-            NotAnArtifactError: no such directory, or no readable `artifact.json` in it.
-            DamagedArtifactError: files are missing or changed; all of them are named.
+            NotAnArtifactError: there is no such directory, or no readable `artifact.json` in it.
+            DamagedArtifactError: files are missing or changed; the message names all of them.
         """
         directory = Path(path)
         artifact = cls(directory, read_card(directory))
@@ -89,14 +90,14 @@ class Artifact:
 
     @property
     def has_own_calibration(self) -> bool:
-        """Whether its calibration was fitted for it, and not for what it was made from."""
+        """Whether its calibration was fitted for it, and not for its parent."""
         own = self.card.task.calibration
         return own is not None and own.fitted_for == self.uncalibrated.digest
 
     @property
     def stamp(self) -> str:
-        """What changes with any change of the files that the card names, which are not read for it;
-        every copy has another one."""
+        """A stamp of the files on the card that changes with any change and any copy, without
+        reading them."""
         files = {name: self.path / name for name in sorted(self.card.files)}
         states = [
             (name, file_state(file) if file.is_file() else None) for name, file in files.items()
@@ -119,10 +120,11 @@ class Artifact:
             )
 
     def of_task(self, task: TaskRecord) -> Self:
-        """Return the artifact with a task that its card does not record, as that of a finished
-        model, whose folder names no data; else, or for other labels, the artifact as it is.
+        """Return the artifact with a task that its card does not record, as for an imported model,
+        whose folder names no data. If it has a task or the labels differ, return it unchanged.
 
-        A finished model that scores choices has the first label alone: it takes any number of them.
+        An imported model that scores choices has only the first label: it takes any number of
+        choices.
         """
         own = self.card.task
         known = task.labels[: len(own.labels)], task.problem_type
@@ -137,14 +139,15 @@ class Artifact:
 
     @property
     def place(self) -> str:
-        """What to name it by in a command: of a finished model in the cache folder, its source."""
+        """Name for use in a command: the source of a finished model in the cache folder, else the
+        path."""
         is_cached = self.path.resolve().is_relative_to((cache_directory() / IMPORTED).resolve())
-        # an artifact of a hub is there as it was pushed, and its config names no hub
+        # an artifact from a hub is stored as it was pushed, and its config names no hub
         return str(self.card.config.get("source", self.path) if is_cached else self.path)
 
     @property
     def digest(self) -> str:
-        """The identity of the artifact's outputs: kind, task, calibration, the bytes of files."""
+        """Identity of the artifact's outputs: digest of its kind, task, calibration and files."""
         identity: dict[str, Any] = {
             "kind": self.card.kind,
             "family": self.card.family,
@@ -179,13 +182,14 @@ def new_artifact(
     max_length: int | None = None,
     parent: Artifact | None = None,
 ) -> Iterator[Draft]:
-    """Write an artifact at `out` atomically: all of it appears when the block ends, or nothing.
+    """Write an artifact at `out` atomically: it appears complete at the end of the block, or not at
+    all.
 
-    The draft is a temporary directory next to `out`; it is synced to disk and renamed. An artifact
-    already at `out` is replaced only then. Any exception, Ctrl-C included, removes the draft.
+    The draft is a temporary directory next to `out`, synced to disk and then renamed. Only then is
+    an artifact at `out` replaced. Any exception, Ctrl-C included, removes the draft.
 
     Raises:
-        ArtifactError: `out` exists and is not an artifact or holds other files too, is the parent
+        ArtifactError: `out` exists and is not an artifact or has other files too, is the parent
             itself, or lies inside an artifact, so that writing it would destroy work.
     """
     out = out.resolve()
@@ -223,11 +227,11 @@ def new_artifact(
 
 
 def copy_artifact(artifact: Artifact, out: Path) -> Artifact:
-    """Copy the files of an artifact to `out`, atomically; it still knows where what it was made
-    from lies.
+    """Copy the files of an artifact to `out` atomically; its path to the parent stays valid.
 
     Raises:
-        ArtifactError: `out` exists and is not an artifact or holds other files too, or is this one.
+        ArtifactError: `out` exists and is not an artifact or has other files too, or is this
+            artifact.
     """
     out = out.resolve()
     check_writable(out, artifact)
@@ -241,7 +245,7 @@ def copy_artifact(artifact: Artifact, out: Path) -> Artifact:
 
 
 def write_moved_card(artifact: Artifact, out: Path) -> None:
-    """Write the card of a copy of an artifact into the folder `out`: it leads to the parent from
+    """Write the card of a copied artifact into the folder `out`, with the path to the parent from
     there."""
     parent, card = artifact.card.parent, artifact.card
     if parent is not None:
@@ -254,7 +258,7 @@ def write_moved_card(artifact: Artifact, out: Path) -> None:
 def check_writable(out: Path, parent: Artifact | None) -> None:
     """Raise ArtifactError where writing an artifact at `out` would destroy work.
 
-    It exists and is not an artifact or holds other files too, is the parent itself, or lies inside
+    `out` exists and is not an artifact or has other files too, is the parent itself, or lies inside
     an artifact.
     """
     out = out.resolve()
@@ -273,7 +277,7 @@ def check_writable(out: Path, parent: Artifact | None) -> None:
 
 
 def check_replaceable(out: Path) -> None:
-    """Raise ArtifactError when `out` holds something that no stage has written, or cannot be."""
+    """Raise ArtifactError when `out` has files that no stage has written, or cannot be written."""
     out = out.resolve()
     if nearest := unusable_parent(out):
         raise ArtifactError(
@@ -303,10 +307,10 @@ def check_replaceable(out: Path) -> None:
 
 
 def check_not_finished(out: Path, force: bool) -> None:
-    """Raise ArtifactError where a finished artifact would be replaced, and nobody asked for that.
+    """Raise ArtifactError where a finished artifact would be replaced without `force`.
 
-    Commands and Python functions check this before they begin; the library replaces what a stage
-    has written, as recipes do that build a step again.
+    Commands and Python functions check this first; the library replaces artifacts, as recipes do
+    when they build a step again.
     """
     check_replaceable(out)
     if force or not (out / CARD_NAME).is_file():
@@ -319,10 +323,10 @@ def check_not_finished(out: Path, force: bool) -> None:
 
 
 def foreign_files(folder: Path) -> list[str]:
-    """Return the files in an artifact's folder that its card does not list, by name.
+    """Return the names of files in an artifact's folder that its card does not list.
 
     Raises:
-        NotAnArtifactError: there is no card, or none of bertender's.
+        NotAnArtifactError: there is no card of bertender.
     """
     own = {CARD_NAME, TIMING_NAME, *read_card(folder).files}
     names = (
@@ -334,18 +338,18 @@ def foreign_files(folder: Path) -> list[str]:
 
 
 def shown_names(names: Sequence[str]) -> str:
-    """Return the first of some names for an error, and how many more there are."""
+    """Return the first of some names for an error, and the number of others."""
     more = len(names) - NAMES_SHOWN
     return ", ".join(names[:NAMES_SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
 def digest_of(path: Path) -> str:
-    """Return the digest of an artifact whose files are checked, or the sha256 of a file."""
+    """Return the digest of an artifact whose files were checked, or the sha256 of a file."""
     return sha256_of(path) if path.is_file() else Artifact.load(path).digest
 
 
 def file_state(path: Path) -> tuple[int, ...]:
-    """Return what changes with any change of a file, without reading it, and with any copy."""
+    """Return a file's stamp, which changes with any change or copy, without reading it."""
     state = path.stat()
     return state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns, state.st_ctime_ns
 
@@ -357,7 +361,7 @@ def sha256_of(path: Path) -> str:
 
 
 def lineage(artifact: Artifact) -> Iterator[Artifact | str]:
-    """Yield an artifact and its ancestors; one that is missing or was replaced, as words."""
+    """Yield an artifact and its ancestors; a missing or replaced ancestor is a text."""
     yield artifact
     while parent := artifact.card.parent:
         path = (artifact.path.resolve() / parent.path).resolve()
@@ -373,7 +377,7 @@ def lineage(artifact: Artifact) -> Iterator[Artifact | str]:
 
 
 class Stopwatch:
-    """Adds up how long a kind of work takes, turn by turn."""
+    """Adds up the time that a kind of work takes over several turns."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
@@ -400,27 +404,27 @@ class Timing(Record):
 
     @property
     def samples_per_s(self) -> float:
-        """Texts of training a second of training."""
+        """Training texts per second of training."""
         return self.samples / self.training_s if self.training_s else 0.0
 
     @property
     def teacher_share(self) -> float:
-        """The teacher's part of the wall time, 0 to 1."""
+        """The teacher's share of the wall time, 0 to 1."""
         return self.teacher_s / self.wall_s if self.wall_s else 0.0
 
     def summary(self) -> dict[str, float]:
-        """Return the measured seconds and what follows from them, as plain values."""
+        """Return the measured seconds and derived figures, as plain values."""
         rates = {"samples_per_s": self.samples_per_s, "teacher_share": self.teacher_share}
         return {**self.model_dump(mode="json"), **rates}
 
 
 def write_timing(timing: Timing, artifact: Path) -> None:
-    """Put a timing next to the card of the artifact at a path."""
+    """Write a timing next to the card of an artifact."""
     save_text(timing.model_dump_json(indent=2) + "\n", artifact / TIMING_NAME)
 
 
 def read_timing(artifact: Artifact) -> Timing | None:
-    """Return the timing next to an artifact's card; None where there is none that can be read."""
+    """Return the timing next to an artifact's card, or None if there is no readable one."""
     try:
         return Timing.model_validate_json((artifact.path / TIMING_NAME).read_bytes())
     except (OSError, ValidationError):
@@ -428,7 +432,7 @@ def read_timing(artifact: Artifact) -> Timing | None:
 
 
 def _wait_for_gpu() -> None:
-    import torch  # seconds, which a command that only shows a timing should not take
+    import torch  # slow to import, so not for commands that only show a timing
 
     if torch.cuda.is_initialized():
         torch.cuda.synchronize()
@@ -438,14 +442,14 @@ GOLDEN_NAME = "golden.json"
 
 
 Label = str | float | tuple[str, ...] | None
-"""A prediction: a name, one for each word, or all of a text; a number; None of a vector."""
+"""A prediction: a label, a label for each word, an answer's text, a number; None for a vector."""
 
 
 class GoldenText(Record):
-    """A real text of the task, and the model's outputs of it alone.
+    """A real text of the task, and the model's outputs for it alone.
 
-    Whoever brings the artifact to another machine asks the model there about the same texts.
-    `golden_texts=0` leaves them out, because texts of a task may be private.
+    On another machine, the model is asked about the same texts to check it. `golden_texts=0` leaves
+    them out, because texts of a task may be private.
     """
 
     example: tuple[str, ...] = Field(description="as the model reads it: its text, or its words")
@@ -475,7 +479,7 @@ def read_golden(artifact: Artifact) -> GoldenTexts:
     """Return the golden texts of an artifact.
 
     Raises:
-        ArtifactError: it has none, or its file cannot be read.
+        ArtifactError: there are none, or their file cannot be read.
     """
     stage = artifact.card.stage
     if GOLDEN_NAME not in artifact.card.files:

@@ -1,9 +1,8 @@
 """Work that is done once: stamps of builds, cached files, checkpoints of interrupted runs.
 
-`build_once` reuses what lies at a place where its stamp has the same identity and it is still what
-was written then. Stamps lie in the folder `.stamps` next to it and are written last: what a killed
-process leaves has none. What is half done lies in a work directory, and is removed when the run
-ends:
+`build_once` reuses files whose stamp has the same identity and which are unchanged since. Stamps
+lie in the folder `.stamps` next to them and are written last: files left by a killed process have
+none. Checkpoints lie in a work directory, which is removed when the run ends:
 
 OUT's folder/.OUT.work/lock        held by the process that is at work
 OUT's folder/.OUT.work/IDENTITY/   the checkpoints of one run: its settings, data and libraries
@@ -31,8 +30,8 @@ logger = logging.getLogger(__name__)
 STAMPS = ".stamps"
 
 Fingerprint: TypeAlias = Callable[[Path], str]
-"""place -> a digest of its content; raises ValueError, OSError or a BertenderError
-where it is damaged"""
+"""place -> digest of its content; raises ValueError, OSError or a BertenderError for damaged
+content"""
 
 
 def sizes_of(place: Path) -> str:
@@ -51,19 +50,20 @@ def build_once(
     *,
     fresh: bool = False,
 ) -> bool:
-    """Build what belongs at some places, unless it is there; return whether it was.
+    """Build files at some places unless they are already built; return whether they were.
 
     Args:
-        places: all that `build` writes, each whole or not at all. The first one names the stamp.
-        identity: all that shapes it, as JSON can hold it.
-        build: writes it.
-        fingerprint: digest of what lies at a place.
-        fresh: build it in any case.
+        places: files and folders that `build` writes, each whole or not at all; the first names the
+            stamp.
+        identity: everything that affects the result, as plain JSON values.
+        build: writes the places.
+        fingerprint: digest of the content of a place.
+        fresh: build in any case.
     """
     stamp = _Stamp(places, identity, fingerprint)
     if not fresh and stamp.holds():
         return True
-    stamp.begin()  # the last one does not hold for what is built now
+    stamp.begin()  # the last stamp is not valid during the build
     try:
         build()
     except BaseException:
@@ -75,16 +75,17 @@ def build_once(
 
 
 def was_built(place: Path) -> bool:
-    """Return whether `build_once` has made, or begun, the first of its places here."""
+    """Return whether `build_once` has built this place, or begun to, as the first of its places."""
     return _stamp_of(place).is_file()
 
 
 def directory_once(directory: Path, identity: Any, write: Callable[[Path], object]) -> Path:
-    """Return a directory that `write` has filled, by this run or by the one that it resumes.
+    """Return a directory that `write` has filled, in this run or the interrupted run that it
+    resumes.
 
-    Of the processes of a distributed run, the first to come writes it and the others wait.
+    In a distributed run, the first process writes it and the others wait.
     """
-    from filelock import FileLock  # what only serves artifacts is installed without it
+    from filelock import FileLock  # not installed where artifacts are only served
 
     def build() -> None:
         with replacing_directory(directory) as draft:
@@ -101,7 +102,7 @@ def _stamp_of(place: Path) -> Path:
 
 
 class _Stamp:
-    """The record of the inputs of some places, and of the files that were written there."""
+    """Record of the inputs of some places, and of the files written there."""
 
     def __init__(self, places: Sequence[Path], identity: Any, fingerprint: Fingerprint) -> None:
         first, *_ = self.places = tuple(places)
@@ -135,8 +136,9 @@ class _Stamp:
         return False
 
     def begin(self) -> None:
-        """Replace the record by an empty one, by which a killed run still knows its own work."""
-        with suppress(OSError):  # where nothing can be written, `build` says so
+        """Replace the record by an empty one, by which a killed run still recognises its own
+        work."""
+        with suppress(OSError):  # if nothing can be written, `build` reports it
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self.path.write_text("{}", encoding="utf-8")
 
@@ -159,15 +161,15 @@ def cached(
     load: Callable[[Path], Value],
     fingerprint: Fingerprint,
 ) -> Value:
-    """Return what a file of the cache folder holds, made and saved first where it does not.
+    """Return the value in a file of the cache folder, computing and saving it if needed.
 
-    A folder that cannot be written is a warning: the value is then made every time.
+    If the folder cannot be written, a warning says so, and the value is computed every time.
 
     Args:
-        path: the file; its name carries a digest of all that shapes the value.
+        path: the file; its name has a digest of everything that affects the value.
         make: computes the value.
-        save: (value, draft) writes it.
-        load: reads it.
+        save: writes (value, draft).
+        load: reads the file.
         fingerprint: digest of the file.
     """
     made: list[Value] = []
@@ -181,7 +183,7 @@ def cached(
         build_once([path], path.name, build, fingerprint)
         return load(path)
     except OSError as error:
-        if not made:  # it is `make` that failed
+        if not made:  # the error is of `make`
             raise
         logger.warning(
             "%s cannot be cached: %s. Set %s to another folder.", path, error, CACHE_VARIABLE
@@ -203,8 +205,8 @@ Phase = TypeVar("Phase", bound=_HasName)
 def work_directory(out: Path, *identity: Any) -> Iterator[Path]:
     """Give the directory for the checkpoints of the run that will write `out`.
 
-    It carries a digest of everything that shapes the run, so that only the same run resumes from
-    it. It stays when the block fails, to resume from, and goes when the block succeeds.
+    Its name has a digest of everything that affects the run, so that only the same run resumes from
+    it. The directory stays when the block fails, for resuming, and is removed when it succeeds.
 
     Raises:
         ArtifactError: `out` exists and is not an artifact.
@@ -213,12 +215,12 @@ def work_directory(out: Path, *identity: Any) -> Iterator[Path]:
     out = out.resolve()
     check_replaceable(out)
     folder = _folder(out)
-    # the batches are laid out for so many processes, so a run of another number cannot resume
+    # batches are distributed over the processes, so a run with another number cannot resume
     whole = [*identity, os.environ.get("WORLD_SIZE", "1"), library_versions()]
     text = json.dumps(whole, sort_keys=True, default=str)
     work = folder / hashlib.sha256(text.encode()).hexdigest()[:16]
     work.mkdir(parents=True, exist_ok=True)
-    if os.environ.get("RANK", "0") != "0":  # the first process of a distributed run sees to it
+    if os.environ.get("RANK", "0") != "0":  # the first process of a distributed run takes the lock
         yield work
         return
     with _held(folder / "lock", out):
@@ -227,7 +229,7 @@ def work_directory(out: Path, *identity: Any) -> Iterator[Path]:
 
 
 def forget_work(out: Path) -> None:
-    """Remove what interrupted runs have left for `out`, so that the next one starts afresh.
+    """Remove the checkpoints of interrupted runs for `out`, so that the next run starts afresh.
 
     Raises:
         BusyError: a process is at work for `out`.
@@ -251,7 +253,7 @@ def _folder(out: Path) -> Path:
 
 @contextmanager
 def _held(lock: Path, out: Path) -> Iterator[None]:
-    """Hold a lock that the system gives back when the process dies, however it dies."""
+    """Hold a lock that the system releases when the process dies for any reason."""
     from filelock import FileLock, Timeout
 
     held = FileLock(lock, timeout=0)

@@ -1,4 +1,4 @@
-"""The card of an artifact, `artifact.json`: what it is, where it came from, and its files."""
+"""The card of an artifact, `artifact.json`: its model, its origin, and its files."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from bertender.core.machine import installed_versions
 SCHEMA_VERSION: Final = 2
 CARD_NAME = "artifact.json"
 TIMING_NAME = "timing.json"
-"""Next to the card: how long the run took, which is no part of the artifact."""
+"""Next to the card: duration of the run, which is not part of the artifact."""
 RECORDED_LIBRARIES = (
     "bertender",
     "torch",
@@ -63,9 +63,10 @@ class LeftOutRows(Record):
 
 
 class Calibration(Record):
-    """Map from a model's logits to probabilities that are as often right as they say.
+    """Map from a model's logits to calibrated probabilities.
 
-    Logits and predictions stay. Labels of a set that `lines` and `points` lack have the sigmoid.
+    Logits and predictions do not change. Labels of a set without `lines` or `points` use the
+    sigmoid.
     """
 
     method: Literal["temperature", "platt", "isotonic"]
@@ -83,7 +84,7 @@ class Calibration(Record):
     )
 
     def words(self, card: str) -> str:
-        """Return how probabilities are read from the logits, given where curves are found."""
+        """Return how probabilities are computed from the logits; `card` says where curves are."""
         if self.method == "temperature":
             return f"calibrated: divide the logits by {self.temperature:.4g} before the softmax"
         return f"calibrated by {self.method}: the curve of each label is in {card}"
@@ -124,7 +125,7 @@ FileName = Annotated[str, AfterValidator(_inside)]
 
 
 class Card(Record):
-    """The content of `artifact.json`. It holds no time stamp: equal work gives equal cards."""
+    """The content of `artifact.json`. It has no time stamp: equal runs give equal cards."""
 
     model_config = ConfigDict(ser_json_inf_nan="strings")  # as null, they would not be numbers
 
@@ -151,7 +152,7 @@ def read_card(directory: Path) -> Card:
     """Return the card in a directory.
 
     Raises:
-        NotAnArtifactError: there is none, or none that can be read.
+        NotAnArtifactError: there is no card, or it cannot be read.
     """
     path = directory / CARD_NAME
     if not directory.is_dir():
@@ -172,7 +173,7 @@ def read_card(directory: Path) -> Card:
             raise ValueError(f"its JSON is a {type(values).__name__}, and must be an object")
         if (version := values.get("schema_version")) == SCHEMA_VERSION:
             return Card.model_validate(values)
-    except (OSError, ValueError) as error:  # pydantic's own and that of JSON are ValueErrors
+    except (OSError, ValueError) as error:  # errors of pydantic and json are ValueErrors
         what = "it is not JSON: " if isinstance(error, json.JSONDecodeError) else ""
         raise NotAnArtifactError(
             f"{unreadable}: {what}{error}. Build the artifact again, with this version of "
@@ -187,5 +188,5 @@ def read_card(directory: Path) -> Card:
 
 @functools.cache
 def library_versions() -> dict[str, str]:
-    """Return the installed version of each library that shapes an artifact."""
+    """Return the installed version of each library that affects an artifact."""
     return installed_versions(RECORDED_LIBRARIES)

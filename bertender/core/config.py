@@ -1,4 +1,4 @@
-"""Settings that are frozen, typed and strict about their keys, and tables of names."""
+"""Frozen, typed settings that reject unknown keys, and tables of names."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bertender.core.errors import ConfigError, UnknownNameError, nearest_hint
 
 
 class Record(BaseModel):
-    """Frozen data that goes to JSON and comes back equal; unknown keys are an error."""
+    """Frozen data that survives a round trip through JSON; unknown keys are an error."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
 
@@ -24,19 +24,19 @@ class Config(Record):
     model_config = ConfigDict(allow_inf_nan=False)
 
     shown_defaults: ClassVar[Mapping[str, str]] = {}
-    """Help text of a default that depends on other fields."""
+    """Help text for a default that depends on other fields."""
 
     panel: ClassVar[str] = "Settings"
-    """Title above the options of the settings that a class declares, in the help of a command."""
+    """Title of a class's options in the help of a command."""
 
     panels: ClassVar[Mapping[str, tuple[str, ...]]] = {}
-    """Title -> settings that a class has under another title."""
+    """Title -> settings of a class under another title."""
 
     main: ClassVar[tuple[str, ...]] = ()
-    """The settings that matter most, which the help of a command shows first."""
+    """The most important settings, shown first in the help of a command."""
 
     without_flag: ClassVar[frozenset[str]] = frozenset()
-    """Settings that a command takes otherwise than by a flag of their name."""
+    """Settings that a command does not take as a flag of the same name."""
 
     rules: ClassVar[Mapping[str, Rule[Any]]] = {}
     """Conflicts of settings that a class adds to those of its bases, by name."""
@@ -51,7 +51,7 @@ class Config(Record):
     def titles(cls) -> dict[str, str | None]:
         """Return the title above each setting's option, in the order of a command's help.
 
-        It is that of the class that declares the setting first; None of those that matter most.
+        The title is that of the class that declares the setting first, or None for `main` settings.
         """
         classes = [each for each in cls.__mro__ if issubclass(each, Config)]
         declaring = {name: each for each in classes for name in get_annotations(each)}
@@ -70,8 +70,8 @@ class Config(Record):
         """Build the config from plain values.
 
         Raises:
-            ConfigError: a key is unknown (the nearest known one is named) or a value is refused;
-                all problems are listed at once. Or the settings break one of `all_rules`.
+            ConfigError: a key is unknown (the message names the nearest known one) or a value is
+                not allowed, with all problems listed; or the settings violate one of `all_rules`.
         """
         try:
             config = cls.model_validate(dict(values))
@@ -82,7 +82,7 @@ class Config(Record):
         return config
 
     def check_rules(self) -> None:
-        """Raise ConfigError for the first of `all_rules` that the settings break."""
+        """Raise ConfigError for the first of `all_rules` that the settings violate."""
         for rule in self.all_rules().values():
             rule.check(self)
 
@@ -99,7 +99,7 @@ class Config(Record):
         )
 
     def as_set(self, names: Iterable[str]) -> str:
-        """Return settings as `name=value`, by commas."""
+        """Return settings as `name=value`, separated by commas."""
         return ", ".join(f"{name}={getattr(self, name)}" for name in names)
 
     @classmethod
@@ -123,16 +123,17 @@ class Rule(Generic[C]):
 
     violated: Callable[[C], bool]
     message: str | Callable[[C], str]
-    """The error, what is allowed and the next step; `{heads}` stands for a setting's value."""
+    """The error, what is allowed and the next step; `{heads}` is replaced by the setting's
+    value."""
     settings: frozenset[str] = frozenset()
-    """The rule holds where one of them is explicit; without any, it always holds."""
+    """The rule applies if one of them is explicit; without any, it always applies."""
     against: str | None = None
-    """The setting that they conflict with, for the message."""
+    """The conflicting setting, for the message."""
     beyond_default: bool = False
-    """A setting that is explicit at its default value breaks no rule."""
+    """Whether an explicit setting with its default value violates no rule."""
 
     def check(self, config: C) -> None:
-        """Raise ConfigError where the settings break the rule."""
+        """Raise ConfigError if the settings violate the rule."""
         explicit = [
             name
             for name in sorted(self.settings)
@@ -148,7 +149,7 @@ class Rule(Generic[C]):
 
 
 def parts_of(value: Any) -> Any:
-    """Return the parts of a list by commas ("1,3,5", none of ""); anything else stays as it is."""
+    """Split a comma-separated list ("1,3,5"; "" is empty); return anything else unchanged."""
     if not isinstance(value, str):
         return value
     return tuple(part.strip() for part in value.split(",")) if value.strip() else ()
@@ -158,10 +159,10 @@ Row = TypeVar("Row")
 
 
 class Table(dict[str, Row]):
-    """Rows by name, in the order in which they were written; `table[name]` raises UnknownNameError.
+    """Rows by name, in the order of definition; `table[name]` raises UnknownNameError.
 
     Args:
-        noun: what a row is, for messages: "calibrator".
+        noun: what a row is, for error messages, such as "calibrator".
         rows: name -> row.
     """
 
@@ -173,7 +174,8 @@ class Table(dict[str, Row]):
         raise UnknownNameError(self.noun, name, self)
 
     def validator(self, *also: str) -> AfterValidator:
-        """Return a validator of a field: the names of the rows, those in `also`, and None."""
+        """Return a validator of a field that allows the names of rows, those in `also`, and
+        None."""
 
         def known(name: str | None, info: ValidationInfo) -> str | None:
             if name is not None and name not in self and name not in also:

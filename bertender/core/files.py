@@ -1,7 +1,7 @@
 """Files and directories that appear whole or not at all, and the cache folder.
 
-Both are written as a draft next to their place, synced to disk and renamed. A killed process
-leaves the old content or none, never half of one; its draft goes when the next one is begun.
+A draft next to the destination is synced to disk and renamed. A killed process leaves the old
+content or none, never half of it; the next draft for the same destination removes its draft.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from bertender.core.errors import ConfigError
 
 
 def unusable_parent(path: Path) -> Path | None:
-    """Return what keeps a path from being written: the nearest thing above it that exists, where
-    that is not a folder that this user may write to."""
+    """Return the nearest existing ancestor of a path if it is not a folder that this user may write
+    to."""
     nearest = next(each for each in path.absolute().parents if each.exists())
     return None if nearest.is_dir() and os.access(nearest, os.W_OK) else nearest
 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Give a temporary file that becomes `path` when the block ends well, and else goes away."""
+    """Yield a temporary file that becomes `path` when the block succeeds, and else is removed."""
     path.parent.mkdir(parents=True, exist_ok=True)
     _sweep_leftovers(path)
     descriptor, name = tempfile.mkstemp(prefix=_draft_prefix(path), dir=path.parent)
@@ -59,12 +59,12 @@ def replacing_directory(out: Path) -> Iterator[Path]:
 
 
 def publish(draft: Path, out: Path) -> None:
-    """Sync the draft to disk and rename it to `out`, over the directory that may be there."""
-    draft.chmod(0o755)  # mkdtemp makes it private; it should be as readable as any directory
+    """Sync the draft to disk and rename it to `out`, replacing a directory there."""
+    draft.chmod(0o755)  # mkdtemp makes it private; normal directories are readable
     sync_directory(draft)
     if not out.exists():
         draft.rename(out)
-    else:  # the old directory stays when that fails
+    else:  # the old directory stays if renaming fails
         old = _new_draft(out)
         try:
             out.rename(old)
@@ -78,7 +78,7 @@ def publish(draft: Path, out: Path) -> None:
 
 
 def sync_directory(directory: Path) -> None:
-    """Sync a directory and all that is in it to disk."""
+    """Sync a directory and its content to disk."""
     for path in directory.rglob("*"):
         _sync(path)
     _sync(directory)
@@ -97,7 +97,7 @@ def _new_draft(out: Path) -> Path:
 
 
 def _draft_prefix(out: Path) -> str:
-    """Return the beginning of a draft's name: what it is for, and its process."""
+    """Return the prefix of a draft's name: its destination and its process."""
     return f".{out.name}.draft-{os.getpid()}-"
 
 
@@ -105,7 +105,7 @@ def _sweep_leftovers(out: Path) -> None:
     """Remove the drafts that killed processes have left next to `out`."""
     for leftover in out.parent.glob(f".{glob.escape(out.name)}.draft-*"):
         process_id = leftover.name.rsplit(".draft-", 1)[1].split("-")[0]
-        # a restarted container often gives the number of the killed process again
+        # a restarted container often reuses the process number of the killed process
         own = process_id == str(os.getpid())
         if not process_id.isdigit() or (not own and Path(f"/proc/{process_id}").exists()):
             continue
@@ -125,12 +125,12 @@ def cache_directory() -> Path:
 
 
 def check_savable(flag: str, out: Path | None, kind: str) -> None:
-    """Raise ConfigError where no file can be written, before minutes of work and not after.
+    """Raise ConfigError if a file cannot be written, before minutes of work instead of after.
 
     Args:
-        flag: what names the file, for the message: "--out".
-        out: the file; None where none is asked for.
-        kind: of the file, for the message: "JSON".
+        flag: option with the file's path, for the message: "--out".
+        out: the file, or None.
+        kind: kind of file, for the message: "JSON".
     """
     if out is None:
         return

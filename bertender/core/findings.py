@@ -12,7 +12,7 @@ from bertender.core.machine import MachineLoad, Speedup
 
 
 class Part(Record):
-    """A part of the findings. What is None is left out where it is written."""
+    """A part of the findings. Fields that are None are not saved."""
 
     @model_serializer(mode="wrap")
     def _without_none(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
@@ -52,7 +52,7 @@ class ConstantFindings(Part):
 
 
 class ScoreFindings(Part):
-    """Scores on held-out texts, which are read once where others choose."""
+    """Scores on held-out texts, which are evaluated once if validation texts choose."""
 
     chosen_on: ChosenOn = Field(description="the validation texts")
     score: float = Field(description="held-out, by the metric of the task")
@@ -128,7 +128,7 @@ class ControlFindings(Part):
 
 
 class GraphFindings(Part):
-    """A graph as it was written."""
+    """A graph, as written."""
 
     opset: int = Field(description="of ONNX's own operators; at least what was asked for")
     optimize: str = Field(description="a row of OPTIMIZATIONS")
@@ -146,7 +146,7 @@ class LargestNumber(Part):
 
 
 class TextLengths(Part):
-    """How many of some texts are longer than a model reads, and the longest of all."""
+    """The number of texts longer than a model's limit, and the longest length."""
 
     texts: int
     longer: int = Field(description="how many have more tokens than the model reads")
@@ -154,18 +154,18 @@ class TextLengths(Part):
 
     @classmethod
     def of(cls, counts: Sequence[int], max_length: int) -> Self:
-        """Count those of more than `max_length` tokens.
+        """Count the texts of more than `max_length` tokens.
 
         Args:
-            counts: tokens of each text, uncut.
-            max_length: that the model reads.
+            counts: tokens of each text before truncation.
+            max_length: the model's limit.
         """
         longer = sum(count > max_length for count in counts)
         return cls(texts=len(counts), longer=longer, longest=max(counts, default=0))
 
     def in_words(self, kind: str, max_length: int, windows: bool = False) -> str:
-        """Return a line about texts of a kind, such as "held-out", that were truncated, or have
-        several windows."""
+        """Return a line about texts of a kind, such as "held-out", that were truncated or split
+        into windows."""
         read = "are read in several windows" if windows else "were cut"
         return (
             f"{self.longer} of {self.texts} {kind} texts are longer than {max_length} tokens and "
@@ -182,7 +182,8 @@ class LengthFindings(Part):
     windows: bool = Field(False, description="longer ones are read in windows, and not cut")
 
     def lines(self) -> list[str]:
-        """Return a line for the training texts, and one for the others, where some were cut."""
+        """Return a line for the training texts and one for the others, where some were
+        truncated."""
         kinds = {"training": self.training, "held-out": self.held_out}
         return [
             lengths.in_words(kind, self.max_length, self.windows)
@@ -192,7 +193,7 @@ class LengthFindings(Part):
 
 
 class ParitySummary(Record):
-    """Distance of a model's logits from those of the model that it was made from."""
+    """Distance of a model's logits from those of its source model."""
 
     passed: bool
     reference: str
@@ -304,7 +305,7 @@ class PruningFindings(Part):
 
 
 class SaturationFindings(Part):
-    """Deviation of this CPU's sums of integer products."""
+    """Errors in this CPU's sums of integer products."""
 
     products: int = Field(description="that were compared with exact sums")
     rows: int = Field(description="activations of each, at most")
@@ -339,7 +340,7 @@ class Curvature(Part):
 
 
 class SensitivityFindings(Part):
-    """Sensitivity of parts to quantization, and the parts that returned to float."""
+    """Sensitivity of parts to quantization, and the parts that were left in float."""
 
     by_node: dict[str, float] = Field(
         description="larger is worse, worst first; empty where nothing had to return"
@@ -358,7 +359,7 @@ class TriedScheme(Part):
 
 
 class QuantizationFindings(Part):
-    """A quantized graph, and what its gates measured."""
+    """A quantized graph, and the measurements of its gates."""
 
     target: str = Field(description="a row of TARGETS")
     products: int = Field(description="that were quantized")
@@ -395,9 +396,9 @@ class QuantizationFindings(Part):
 
 
 Losses = tuple[dict[str, float], ...]
-"""The weighted parts of the loss, as it fell."""
+"""Weighted terms of the loss during training."""
 Epochs = tuple[dict[str, float], ...]
-"""Scores by metric name, after each epoch."""
+"""Scores by metric name after each epoch."""
 
 
 class EarlierPhase(Part):
@@ -410,7 +411,7 @@ class EarlierPhase(Part):
 
 
 class LanguageShare(Part):
-    """A language of a corpus as a training read it."""
+    """A language of a corpus, as used in a training."""
 
     name: str = Field(description="the part of the corpus")
     tokens: int = Field(description="of its rows to train on, each once")
@@ -456,7 +457,7 @@ class ReliabilityBin(Part):
 
 
 class Reliability(Part):
-    """Distance of a model's probabilities from the shares that are right."""
+    """Distance of a model's probabilities from the shares of correct predictions."""
 
     n: int = Field(description="predictions: one a text or word, or one a label of a set")
     ece: float = Field(description="expected calibration error, of 15 bins of equal width")
@@ -493,12 +494,12 @@ class CalibrationFindings(Part):
 
     @property
     def worse(self) -> tuple[str, ...]:
-        """The measures that are worse than before, beyond noise."""
+        """The measures that became worse, beyond noise."""
         return tuple(name for name, change in self.changes.items() if change.low > 0)
 
 
 class TeacherFileFindings(Part):
-    """A teacher that is a file, and how far its student agrees with it."""
+    """A teacher file, and how well its student agrees with it."""
 
     path: str = Field(description="as it was given")
     sha256: str = Field(description="of the file; of a folder, of the digests of its parts")
@@ -519,7 +520,7 @@ class TeacherFileFindings(Part):
 
 
 class BundleFindings(Part):
-    """A folder for another program, as it was checked."""
+    """A folder for another program, and its check."""
 
     opens_as: str = Field(description="what opens it there")
     checked_by: str = Field(description="what ran the files of the folder alone")
@@ -527,7 +528,7 @@ class BundleFindings(Part):
 
 
 class Findings(Part):
-    """Measurements that were taken when an artifact was written."""
+    """Measurements taken when an artifact was written."""
 
     parameters: int | None = Field(None, description="of the model, as counted when it was trained")
     training: TrainingFindings | None = Field(None, description="of stages that train")

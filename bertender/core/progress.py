@@ -1,8 +1,8 @@
-"""What a person sees of long work: safe text, progress bars, and no logs of other tools.
+"""Terminal output during long work: safe text, progress bars, and no logs of other tools.
 
-Texts of others may hold control characters, which a terminal must show and not obey. Libraries ask
-for a bar; only the command line turns bars on (`show_progress`): a bar in a terminal, a line now
-and then in a log. Off is a bar that does nothing, so callers never ask which it is.
+Texts from outside may have control characters, which a terminal must show and not obey. Libraries
+ask for a bar; only the command line turns bars on (`show_progress`): a bar in a terminal, or a line
+now and then in a log. When off, a bar does nothing, so callers need not check.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.segment import Segment
 
 CONTROLS = frozenset({"Cc", "Cs", "Zl", "Zp"})
-"""Categories of Unicode: control characters, halves of pairs, separators of lines."""
+"""Unicode categories: control characters, surrogates, line and paragraph separators."""
 ORDER_OF_TEXT = frozenset(
     "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
 )
-"""Characters that swap the order of what stands around them."""
+"""Characters that change the direction of the text around them."""
 
 
 def visible(text: str, spared: str = "") -> str:
-    r"""Return a text with its control characters escaped, as in "\x1b[2J" for one that clears the
-    screen; `spared` are left as they are."""
+    r"""Return a text with its control characters escaped, as in "\x1b[2J" for clearing the screen,
+    except those in `spared`."""
     if text.isprintable():
         return text
     return "".join(
@@ -43,7 +43,7 @@ def visible(text: str, spared: str = "") -> str:
 
 
 class SafeConsole(Console):
-    """A console that shows the control characters of what is printed, but for the ends of lines."""
+    """A console that escapes control characters in printed text, except line ends."""
 
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
@@ -63,30 +63,30 @@ _console: Console | None = None
 
 
 class Bar:
-    """A progress bar, to which work reports how far it is; this one shows nothing."""
+    """A progress bar, to which work reports its progress; this one shows nothing."""
 
     def advance(self, steps: int = 1) -> None: ...
 
     def skip(self, steps: int) -> None:
-        """Advance over steps that an earlier run has done; the pace does not count them."""
+        """Advance over steps done by an earlier run; the pace does not count them."""
 
     def note(self, text: str) -> None: ...
 
 
 @dataclass
 class _Pace:
-    """How far work is, how fast it goes, and when it will end."""
+    """Progress, pace and remaining time of work."""
 
     total: int | None
     unit: str
-    """Name of the steps, in the plural; empty where no rate is shown."""
+    """Plural name of the steps; empty for no rate."""
     done: int = 0
     skipped: int = 0
-    """Steps of `done` that an earlier run did."""
+    """Steps of `done` from an earlier run."""
     started: float = field(default_factory=lambda: time.monotonic())
 
     def words(self) -> str:
-        """Return the pace and the time that is left, as far as they are known."""
+        """Return the pace and the remaining time, as far as they are known."""
         per_s = (self.done - self.skipped) / max(time.monotonic() - self.started, 1e-9)
         if not per_s:
             return ""
@@ -97,7 +97,7 @@ class _Pace:
 
 
 class _PacedBar(Bar):
-    """A bar that somebody looks at."""
+    """A bar that is shown."""
 
     def __init__(self, pace: _Pace) -> None:
         self.pace = pace
@@ -111,7 +111,7 @@ class _PacedBar(Bar):
         self.advance(steps)
 
     def moved(self) -> None:
-        """Show how far it is now."""
+        """Show the current progress."""
         raise NotImplementedError
 
 
@@ -129,7 +129,7 @@ class _RichBar(_PacedBar):
 
 
 class _LineBar(_PacedBar):
-    """For a log file: a line at the end, and one every `LINE_EVERY_S` on the way."""
+    """A bar for a log file: a line at the end, and one every `LINE_EVERY_S` on the way."""
 
     def __init__(self, console: Console, description: str, pace: _Pace) -> None:
         super().__init__(pace)
@@ -163,9 +163,9 @@ def show_progress(enabled: bool = True) -> None:
 
 @contextmanager
 def progress_bar(description: str, total: int | None, unit: str = "") -> Iterator[Bar]:
-    """Show how far the block is, in `total` steps (None: unknown), and how long it will still take.
+    """Show the progress of the block in `total` steps (None: unknown), and the remaining time.
 
-    With a `unit`, the plural of a step's name, it shows how many of them are done a second too.
+    With a `unit`, the plural name of a step, the bar also shows steps per second.
     """
     if _console is None:
         yield Bar()
@@ -193,7 +193,7 @@ def progress_bar(description: str, total: int | None, unit: str = "") -> Iterato
 def track(
     items: Iterable[Item], description: str, total: int | None = None, every: int = 1
 ) -> Iterator[Item]:
-    """Yield the items, one step of a bar each; the bar moves once for `every` of them."""
+    """Yield the items and advance a bar; the bar is redrawn after every `every` items."""
     count = 0
     with progress_bar(description, total) as bar:
         for count, item in enumerate(items, start=1):
@@ -205,9 +205,9 @@ def track(
 
 @contextmanager
 def quiet_tools() -> Iterator[None]:
-    """Let nothing below an error be logged, and keep the handlers that were there.
+    """Disable log messages below errors, and keep the existing handlers.
 
-    To be around the tools' import, too: one of the modules sets the root logger up for itself.
+    Use it around the tools' import too: one of the modules configures the root logger.
     """
     root, disabled = logging.getLogger(), logging.root.manager.disable
     handlers = [*root.handlers]

@@ -28,5 +28,5 @@ def brief_probes() -> Iterator[None]:
         patch.setattr(plan, "timing_of", brief)
         patch.setattr(compress, "_timing", brief_at_the_end)
         patch.setattr(plan, "TEXTS", 16)
-        patch.setattr(plan, "OF_NO_USE", {"parity_texts": 8, "golden_texts": 0})
+        patch.setattr(plan, "MEASURED_ONLY", {"parity_texts": 8, "golden_texts": 0})
         yield

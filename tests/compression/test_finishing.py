@@ -12,7 +12,7 @@ from onnx import numpy_helper
 from bertender.compression.candidates import Start
 from bertender.compression.compress import Finishing
 from bertender.compression.config import CompressConfig
-from bertender.compression.plan import none_holds, with_trained
+from bertender.compression.plan import no_candidate_error, with_trained
 from bertender.compression.report import Cost
 from bertender.compression.training import Training
 from bertender.core.artifact import Artifact
@@ -77,8 +77,8 @@ def test_the_next_variant_takes_the_place_of_one_that_breaks_a_limit(
         assert [each.cost.single_ms for each in done] == [1.25, 5.0]
         assert done[1].left_out == "measured beyond the limits"
         assert best == (done[0] if holds else None)
-    assert "The nearest is teacher-4-static" in none_holds(done, config)
-    assert "Give max_ms 1.25 or more" in none_holds(done, config)
+    assert "The nearest is teacher-4-static" in no_candidate_error(done, config)
+    assert "Give max_ms 1.25 or more" in no_candidate_error(done, config)
 
 
 def test_what_predicts_one_label_everywhere_is_not_chosen(
@@ -99,7 +99,7 @@ def test_what_predicts_one_label_everywhere_is_not_chosen(
     done, best = finishing.first_that_holds(ready)
     assert best is not None and best.candidate == entrants[0].candidate
     assert (done[0].left_out, done[0].refused) == ("predicts 'tool' everywhere", True)
-    assert "predicts 'tool' everywhere" in none_holds(done[:1], config)
+    assert "predicts 'tool' everywhere" in no_candidate_error(done[:1], config)
 
 
 @pytest.mark.one_path
