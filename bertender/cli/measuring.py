@@ -1,7 +1,7 @@
 """bertender verify, compare, diff, report, analyse and drift.
 
-What measures and shows loads PyTorch or a plotting library, and is imported where it runs: options,
-paths and settings are checked without it.
+PyTorch and plotting libraries are imported only when a command needs them: options, paths and
+settings are checked without them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from bertender.cli.output import (
     print_words,
 )
 from bertender.comparison.differences import (
-    OF_FILES,
+    RECORDED_SETTINGS,
     SUFFIXES,
     DiffConfig,
     Differences,
@@ -269,11 +269,11 @@ def analyse_command() -> Callable[..., None]:
 
 
 def check_unused(context: typer.Context, names: Iterable[str], why: str) -> None:
-    """Raise BadParameter where options are given that nothing would read.
+    """Raise BadParameter for options that would have no effect.
 
     Args:
-        context: of the command.
-        names: of the options.
+        context: context of the command.
+        names: names of the options.
         why: beginning of the message.
     """
     sources = {name: context.get_parameter_source(name) for name in names}
@@ -310,7 +310,9 @@ def diff_command() -> Callable[..., None]:
                 f"--output {output}: its name ends in {' or '.join(SUFFIXES)}."
             )
         config = DiffConfig.parse(settings_of(DiffConfig, values))
-        if file is None and (unused := [each for each in OF_FILES if config.is_explicit(each)]):
+        if file is None and (
+            unused := [each for each in RECORDED_SETTINGS if config.is_explicit(each)]
+        ):
             raise typer.BadParameter(f"{config.as_set(unused)}: of a file, and no FILE is given.")
         artifacts = api.opened(first), api.opened(second)
         check_comparable(*artifacts)
@@ -330,7 +332,7 @@ def diff_command() -> Callable[..., None]:
 
 
 def print_differences(found: Differences, rows: int) -> None:
-    """Print how far two models agree, and the first rows of their differences."""
+    """Print the agreement of two models, and the first rows of their differences."""
     for line in difference_lines(found):
         print_words(line)
     shown = found.differences[:rows]
@@ -378,7 +380,7 @@ def drift_command() -> Callable[..., None]:
 
 
 def _task_or_advice(artifact: Artifact, settings: dict[str, Any]) -> Task:
-    """Return the task of an artifact; where its files have gone, the error says what else to
+    """Return the task of an artifact; if its files are missing, the error names the options to
     give."""
     try:
         return api.task_of([artifact], settings)
@@ -404,12 +406,12 @@ def show_comparison(output: Path) -> None:
 
 
 def print_comparison(comparison: Comparison, wide: bool = False) -> None:
-    """Print the table as wide as it needs: a narrow terminal wraps lines, but no cell is cut."""
+    """Print the table at full width: a narrow terminal wraps lines, but no cell is cut."""
     print_table(terminal_table(comparison, wide))
 
 
 def _print_result(result: Record, left_out: dict[str, Any] | None) -> None:
-    """Print a result as it is saved, and with it the rows that were left out, if any were."""
+    """Print a result as it is saved, and the rows that were left out, if any."""
     more = {} if left_out is None else {"left_out": left_out}
     print_json({**result.model_dump(mode="json"), **more})
 
@@ -417,14 +419,14 @@ def _print_result(result: Record, left_out: dict[str, Any] | None) -> None:
 def _measure(
     paths: list[str], values: dict[str, Any], cascade: tuple[str, str] | None = None
 ) -> tuple[Comparison, dict[str, Any] | None]:
-    """Return the comparison, and the report on rows that were left out of its task."""
+    """Return the comparison, and the report on rows left out of its task."""
     config = CompareConfig.parse(settings_of(CompareConfig, values))
     artifacts = [api.opened(path) for path in paths]
     pair = None
     if cascade is not None:
         small, strong = (api.opened(path) for path in cascade)
         pair = small, strong
-        # the strong one first: what it would be replaced by is compared with it
+        # the strong model first: its replacement is compared with it
         known = {each.path.resolve() for each in artifacts}
         artifacts += [each for each in (strong, small) if each.path.resolve() not in known]
     task = api.task_of(artifacts, settings_of(TaskConfig, values))

@@ -31,19 +31,19 @@ FloatArray = npt.NDArray[np.float32]
 
 TOKENS_PER_BATCH = 4096
 EXAMPLES_PER_ENCODING = 64
-"""Texts that are tokenised at once for their lengths; few, so that a long one pads few others."""
+"""Texts to tokenise at once for their lengths; few, so that a long text pads few others."""
 FEWEST_OTHERS = 100
-"""Texts of other labels from which on a constant model is refused: a model that finds one of thirty
-of them misses all 100 in 3 % of cases. With fewer, a constant model is only warned of."""
+"""Fewest texts with other labels to refuse a constant model: a model that finds one in thirty of
+them misses all 100 in 3 % of cases. With fewer, there is only a warning."""
 SKEWED = 0.9
-"""Share of one label from which on a short training may predict it always, unless the metric is 0
-then."""
+"""Share of one label from which a model may predict it always after a short training, unless the
+metric is 0 then."""
 TEACHER_TEXTS = 512
 TEXTS_AT_ONCE = 64
-"""Texts of a teacher's check; most teachers predict two labels on the first of them."""
+"""Texts to check a teacher; most teachers predict two labels on the first of these batches."""
 USUAL_RATES = (5e-5, 3e-4)
 SETTINGS_OF_RUN = ("learning_rate", "epochs")
-"""Settings that the error of a constant model names."""
+"""Settings named in the error for a constant model."""
 
 
 def predict(
@@ -52,7 +52,7 @@ def predict(
     *,
     tokens_per_batch: int = TOKENS_PER_BATCH,
 ) -> FloatArray:
-    """Return the logits (examples, labels), in the order of the examples; of a model that labels
+    """Return the logits (examples, labels), in the order of the examples; for a model that labels
     words, (words, labels). Arguments and errors are those of `predict_outputs`.
     """
     outputs = predict_outputs(classifier, examples, tokens_per_batch=tokens_per_batch)
@@ -125,15 +125,15 @@ def all_scores(
     predictions: Any,
     outputs: Sequence[Outputs],
 ) -> AllScores:
-    """Return a task's score and all others of its kind of problem.
+    """Return a task's score and all other scores for its kind of problem.
 
     Args:
-        problem: the kind.
-        labels: of the model.
-        split: the predicted one.
-        metric: of the task; of several heads, it may be another mean than the default.
-        predictions: of its rows.
-        outputs: for metrics that read logits.
+        problem: kind of problem.
+        labels: labels of the model.
+        split: split of the predictions.
+        metric: metric of the task; for several heads, its mean may differ from the default.
+        predictions: predictions for the split.
+        outputs: model outputs, for metrics that read logits.
     """
     scores = tuple(
         score_by(name, labels, split, predictions, outputs)
@@ -155,7 +155,7 @@ def score_by(
     predictions: Any,
     outputs: Sequence[Outputs],
 ) -> Score:
-    """Return a score of predictions, or of the outputs where the metric reads logits."""
+    """Return a score of predictions, or of the outputs if the metric reads logits."""
     reads_logits = METRICS[metric].reads_logits
     return score(
         metric,
@@ -167,7 +167,7 @@ def score_by(
 
 
 class Answers(NamedTuple):
-    """Outputs and predictions of a split."""
+    """Outputs and predictions for a split."""
 
     outputs: Sequence[Outputs]
     predictions: Any
@@ -200,7 +200,7 @@ def decoded(problem: Problem[Any], outputs: Sequence[Outputs], examples: Sequenc
 def encoded_buckets(
     encode: Encode, examples: Sequence[Example], tokens_per_batch: int
 ) -> list[list[int]]:
-    """Return the numbers of examples of like length, batch by batch, the shortest first."""
+    """Return batches of example numbers, of similar length within a batch, the shortest first."""
     lengths: list[int] = []
     counts: list[int] = []
     for batch in _encoded(encode, examples):
@@ -210,8 +210,8 @@ def encoded_buckets(
 
 
 def text_lengths(encode: Encode, examples: Sequence[Example]) -> list[int]:
-    """Return each example's length, of its longest row: in tokens, or in words where the model
-    reads the text.
+    """Return the length of each example's longest row, in tokens, or in words if the model reads
+    raw text.
     """
     return [length for batch in _encoded(encode, examples) for length in _lengths(batch)]
 
@@ -261,9 +261,9 @@ def constant_row(task: Task) -> ConstantRow:
 
 
 def found_constant(task: Task, split: Split, predictions: Sequence[Any]) -> ConstantFindings | None:
-    """Return the constant answer of a model; None where answers differ, or truths do not. Of
-    several constant heads, one that has learned nothing comes before one on skewed data; of several
-    such, the least right.
+    """Return a model's constant answer, or None if its answers vary or the truth does not. If
+    several heads are constant, one that has learned nothing precedes one on skewed data; among
+    those, the least accurate head.
     """
     constants, truth, labels = [], split.label_ids, task.labels
     for found in task.problem.same_everywhere(predictions, truth, labels):
@@ -288,12 +288,12 @@ def _metric_of(task: Task, head: str) -> str:
 def score_findings(
     task: Task, found: AllScores, predictions: Sequence[Any], **more: Any
 ) -> ScoreFindings:
-    """Return a card's findings on the held-out scores of a model.
+    """Return the findings on a model's held-out scores.
 
     Args:
-        task: of the texts.
-        found: all scores there.
-        predictions: for these texts.
+        task: task of the texts.
+        found: all scores on them.
+        predictions: predictions for them.
         more: other fields of ScoreFindings.
     """
     own = found.of(task.metric)
@@ -308,7 +308,7 @@ def score_findings(
 
 
 def is_fault(constant: ConstantFindings) -> bool:
-    """Return whether a constant model has learned nothing, rather than follows skewed data."""
+    """Return whether a constant model has learned nothing, rather than following skewed data."""
     others = round((1 - constant.share) * constant.n)
     worthless = constant.score is not None and constant.score <= 0
     return others >= FEWEST_OTHERS and (constant.share < SKEWED or worthless)
@@ -328,18 +328,18 @@ def warn_early(task: Task, split: Split, predictions: Sequence[Any], config: Jud
 def check_varied(
     scores: ScoreFindings, task: Task, config: JudgedConfig, settings: Sequence[str], advice: str
 ) -> None:
-    """Raise ConstantError where a trained model has learned nothing but one label.
+    """Raise ConstantError if a trained model has learned nothing but one label.
 
-    Noise gives several answers, too. A model with several is compared with the best constant
-    answer; a warning is logged if its score is within that answer's 95 % interval. Heads are
-    compared one by one, since their mean hides a bad one.
+    Several answers may be noise. A model with several is compared with the best constant answer; a
+    warning is logged if its score is within that answer's 95 % interval. Heads are compared one by
+    one, since their mean hides a bad one.
 
     Args:
-        scores: of the model on the held-out texts.
-        task: of these texts.
-        config: what it was trained with.
-        settings: named in the message.
-        advice: what to try next.
+        scores: scores of the model on the held-out texts.
+        task: task of these texts.
+        config: settings of the training.
+        settings: settings to name in the message.
+        advice: next step, for the message.
     """
     for own, found in _of_several_answers(scores, task):
         floor = constant_row(own)
@@ -367,7 +367,7 @@ def check_varied(
 
 
 def _of_several_answers(scores: ScoreFindings, task: Task) -> Iterator[tuple[Task, float]]:
-    """Yield a task and its score, without constant ones; of several heads each one."""
+    """Yield a task and its score, or those of each head, without constant ones."""
     if not (task.problem.heads or scores.constant):
         yield task, scores.score
     constant = scores.constant.metric if scores.constant else None
@@ -380,13 +380,13 @@ def _of_several_answers(scores: ScoreFindings, task: Task) -> Iterator[tuple[Tas
 def check_teacher_varied(
     classifier: Classifier, path: Path, task: Task, otherwise: str = ""
 ) -> None:
-    """Raise ConstantError for a constant teacher; for others, a few texts are enough.
+    """Raise ConstantError for a constant teacher; a few texts show that others are not.
 
     Args:
-        classifier: of the task's labels.
-        path: of its artifact, for the message.
-        task: some of its validation texts are read.
-        otherwise: end of the message: the setting that goes on all the same.
+        classifier: classifier with the task's labels.
+        path: path of its artifact, for the message.
+        task: task, some of whose validation texts are read.
+        otherwise: end of the message: the setting that allows such a teacher.
     """
     texts = sample(task.choices, TEACHER_TEXTS, task.problem)
     if not len(texts):
@@ -415,15 +415,14 @@ def another_rate(config: TrainingConfig) -> str:
 
 
 def is_below_chance(score: Score, labels: int) -> bool:
-    """Return whether a model scores below chance, as with swapped labels, or numbers that fall
-    where the true ones rise."""
+    """Return whether a model scores below chance, as with swapped labels or inverted numbers."""
     metric = METRICS.get(score.metric)
     chance = None if metric is None else metric.chance(labels)
     return score.undefined is None and chance is not None and score.high < chance
 
 
 def reversed_words(problem: Problem[Any]) -> str:
-    """Return the likely reason of a score below chance."""
+    """Return the likely reason for a score below chance."""
     if problem.names_labels:
         return "its labels look swapped"
     return "its numbers fall where those of the data rise"
@@ -433,10 +432,10 @@ def check_labels_fit(classifier: Classifier, task: Task) -> None:
     """Warn of a model that scores below chance on the validation texts.
 
     Raises:
-        ConfigError: it does, and its labels were matched by a map or a guess: damage to such a
-            model would count as a gain.
+        ConfigError: the model does, and its labels were matched by a map or a guess: damage to such
+            a model would count as a gain.
     """
-    if not len(task.choices) or task.problem.gives_vectors:  # the gate reports what it lacks
+    if not len(task.choices) or task.problem.gives_vectors:  # the gate reports missing texts
         return
     found, predictions = evaluate(classifier, task.choices, task.metric)
     if not is_below_chance(found, len(task.labels)):

@@ -24,10 +24,9 @@ class Average(Record):
 
     @classmethod
     def of(cls, scores: Sequence[Score]) -> Average:
-        """Return the mean of the scores of one model.
+        """Return the mean score of one model.
 
-        Tasks have different texts, so that errors are independent, and squares of half intervals
-        add up.
+        Tasks have different texts, so errors are independent and squared half intervals add up.
         """
         value = 100 * sum(score.value for score in scores) / len(scores)
         halves = [50 * (score.high - score.low) for score in scores]
@@ -36,7 +35,7 @@ class Average(Record):
 
 
 class AveragedRow(Record):
-    """A model of each task, all made by the same step of a recipe."""
+    """The models of several tasks, all made by the same step of a recipe."""
 
     name: str
     scores: dict[str, Score] = Field(description="by task")
@@ -61,7 +60,7 @@ def averages(comparisons: Mapping[str, Comparison]) -> Averages:
     """Return a row for each model.
 
     Args:
-        comparisons: by task, all of the same step of a recipe.
+        comparisons: comparisons by task, all of the same step of a recipe.
     """
     rows: list[AveragedRow] = []
     for own in zip(*(each.rows for each in comparisons.values()), strict=True):

@@ -1,7 +1,7 @@
 """Calibration of an artifact's probabilities, and their reliability on held-out texts.
 
 Temperature scaling is that of Guo et al. (arXiv:1706.04599, section 4.2). It is fitted on the
-validation texts, and judged on the held-out ones. The artifact is copied; its card alone changes.
+validation texts and evaluated on the held-out ones. The artifact is copied; only its card changes.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from bertender.tasks.task import Split, Task
 logger = logging.getLogger(__name__)
 
 ENOUGH_FOR_POINTS = 1000
-"""Fewest texts of an isotonic curve; Niculescu-Mizil and Caruana (2005) found it worse than a line
-below about that many."""
+"""Fewest texts for an isotonic curve; Niculescu-Mizil and Caruana (2005) found it worse than a line
+with fewer than about this many."""
 AT_A_BOUND = 1.01
 MEASURES = {"ece": "ECE", "brier": "Brier score", "nll": "negative log-likelihood"}
 
@@ -56,13 +56,13 @@ class CalibrateConfig(Config):
 
 
 class Rows:
-    """Logits of some texts, row by row, and the right labels.
+    """Logits of some texts, row by row, and the true labels.
 
     Args:
-        problem: the kind.
-        outputs: of each text.
-        split: of these texts.
-        labels: of the model.
+        problem: kind of problem.
+        outputs: model outputs for each text.
+        split: split with these texts.
+        labels: labels of the model.
     """
 
     def __init__(
@@ -105,12 +105,12 @@ def reliability_of(
 
 
 def calibrate(artifact: Artifact, task: Task, config: CalibrateConfig, out: Path) -> Artifact:
-    """Fit a calibration on the validation texts, and write a copy of the artifact that has it.
+    """Fit a calibration on the validation texts, and write a copy of the artifact with it.
 
     An existing calibration is replaced.
 
     Raises:
-        ConfigError: the kind of problem has no probabilities, or not this method; or there are no
+        ConfigError: the kind of problem has no probabilities or not this method; or there are no
             validation texts.
     """
     from bertender.comparison.accuracy import predict_outputs
@@ -185,11 +185,11 @@ def _method(task: Task, config: CalibrateConfig) -> str:
 
 
 def fitted(rows: Rows, method: str, fitted_for: str) -> Calibration:
-    """Return the calibration of some rows by a method.
+    """Return the calibration for some rows by a method.
 
     Args:
-        rows: of texts that the model has not seen.
-        method: a row of `Calibration.method`.
+        rows: rows of texts that the model has not seen.
+        method: value of `Calibration.method`.
         fitted_for: digest of the artifact.
 
     Raises:

@@ -1,7 +1,7 @@
-"""A cascade: a small model answers where it is sure, and a strong one elsewhere.
+"""A cascade: a small model answers where it is confident, and a strong one elsewhere.
 
 The threshold is the lowest at which the cascade scores no less than the strong model on the
-validation texts; the held-out texts give its score, and the share that is passed on.
+validation texts. The held-out texts give its score, and the share of texts passed on.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from bertender.tasks.task import Split, Task
 from bertender.text.batch import Batch, keep_text
 
 CANDIDATES = 100
-"""Number of tried thresholds, quantiles of the small model's confidence."""
+"""Number of thresholds to try, quantiles of the small model's confidence."""
 
 Numbers = npt.NDArray[np.float64]
 
@@ -32,9 +32,9 @@ class CascadePredictor:
     """Two classifiers as one predictor of texts.
 
     Args:
-        small: answers each text first. strong: answers those whose least probable decision is less
-            probable.
-        threshold: than this.
+        small: answers each text first. strong: answers texts whose least probable decision is below
+            the threshold.
+        threshold: that probability.
     """
 
     def __init__(self, small: Classifier, strong: Classifier, threshold: float) -> None:
@@ -80,11 +80,11 @@ def check_cascade(problem: Problem[Any], task: Task) -> None:
 
 @dataclass(frozen=True)
 class Answered:
-    """Answers of a model to some texts, and its confidence."""
+    """A model's answers to some texts, and its confidence."""
 
     answers: Answers
     confidence: Numbers
-    """Probability of the least probable decision about each, (texts,)."""
+    """Probability of the least probable decision for each text, (texts,)."""
 
     @classmethod
     def of(cls, answers: Answers, classifier: Classifier) -> Answered:
@@ -92,7 +92,7 @@ class Answered:
         return cls(answers, classifier.problem.confidence(answers.outputs, classifier.labels))
 
     def then(self, strong: Answered, problem: Problem[Any], threshold: float) -> Answered:
-        """Return the answers of a cascade: the strong model's where this one is not sure."""
+        """Return the answers of a cascade: the strong model's where this one is not confident."""
         sure = self.confidence >= threshold
 
         def mixed(own: Sequence[Any], others: Sequence[Any]) -> list[Any]:
@@ -110,18 +110,18 @@ class Answered:
 def chosen(
     names: tuple[str, str], small: Answered, strong: Answered, split: Split, task: Task
 ) -> CascadeFindings:
-    """Return the lowest threshold whose cascade scores no less than the strong model on the
+    """Return the lowest threshold at which the cascade scores no less than the strong model on the
     validation texts.
 
     Args:
-        names: of the two models.
+        names: names of the two models.
         small: its answers to these texts.
-        strong: likewise.
+        strong: its answers to these texts.
         split: these texts.
-        task: of the texts.
+        task: task of the texts.
     """
     steps = np.linspace(0, 1, CANDIDATES + 1)
-    # the first passes on no text, and the last all
+    # the first passes no text on, and the last all texts
     thresholds = np.unique([0.0, *np.quantile(small.confidence, steps), 1.0 + 1e-9])
 
     def scored(predictions: Any) -> float:
@@ -133,7 +133,7 @@ def chosen(
         scored(small.then(strong, task.problem, each).answers.predictions)
         for each in thresholds.tolist()
     ]
-    enough = np.flatnonzero(np.array(found) >= found[-1])  # the last is the strong model alone
+    enough = np.flatnonzero(np.array(found) >= found[-1])  # the last is only the strong model
     place = int(enough[0])
     return CascadeFindings(
         small=names[0],

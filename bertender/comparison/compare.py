@@ -89,15 +89,15 @@ def compare(
     """Measure artifacts against each other on a task's held-out split.
 
     Args:
-        artifacts: the compared ones; the first is the reference.
-        task: whose `dev` split all of them classify.
-        config: timings and batches.
-        measured_at: date and time to record; None takes the clock's.
-        cascade: a small and a strong one of them, which become one more row.
+        artifacts: artifacts to compare; the first is the reference.
+        task: task with the `dev` split that all of them classify.
+        config: settings of timings and batches.
+        measured_at: date and time to record; None for the current time.
+        cascade: a small and a strong artifact of them, which form one more row.
 
     Raises:
-        ConfigError: no artifacts, or a runtime without one that it runs; or the kind of problem has
-            no cascade, or no texts to choose its threshold on.
+        ConfigError: there are no artifacts, or no artifact for a runtime; or the kind of problem
+            has no cascade, or no texts to choose its threshold on.
         RuntimeMissingError: a runtime is not installed.
         ModelError: an artifact's labels are not the task's, or its logits are not finite.
         MachineBusyError: other work disturbs the times, and the config does not allow noisy ones.
@@ -166,9 +166,9 @@ def row_names(artifacts: Sequence[Artifact]) -> list[str]:
 
 
 def timed_models(artifacts: Sequence[Artifact], runtimes: Sequence[str]) -> list[TimedModel]:
-    """Return the timed rows: an onnx artifact once for each of its runtimes, others once. The first
-    onnx artifact has a row in each possible runtime, later ones in those that they are made for:
-    only the first is timed in float32 from a float16 file.
+    """Return the timed rows: an onnx artifact once per runtime, others once. The first onnx
+    artifact has a row for each possible runtime, later ones for the runtimes that they are made
+    for: only the first is timed in float32 from a float16 file.
     """
     rows = []
     first = next((each for each in artifacts if each.card.kind == "onnx"), None)
@@ -239,7 +239,7 @@ class _Cascade:
     findings: CascadeFindings
 
     def row(self, row: ComparisonRow) -> ComparisonRow:
-        """Return the row of the cascade, from its small model's."""
+        """Return the row of the cascade, based on its small model's row."""
         small, strong = self.artifacts
         sizes = measure_size(strong, None)
         digests = (each.digest for each in self.artifacts)
@@ -320,7 +320,7 @@ def _row(
 ) -> ComparisonRow:
     card, findings = artifact.card, artifact.card.findings
     checked_in = findings.quantization.runtime if findings.quantization else DEFAULT_RUNTIME
-    # the card's parity is of the runtime that it was checked in
+    # the card's parity is for the runtime of its check
     was_checked = card.kind != "onnx" or model.runtime == checked_in
     return ComparisonRow(
         name=model.name,
@@ -450,7 +450,7 @@ def _conditions(
 
 def texts_chosen_on(artifacts: Sequence[Artifact]) -> tuple[ChosenOn, ...]:
     """Return where the artifacts' settings were chosen: on validation texts, or on `dev`."""
-    # a model without recorded data, as a finished one, has no choices
+    # a model without recorded data, such as an imported one, has no choices
     sources = [source for each in artifacts if (source := each.card.task.source)]
     shares = [source.get("select", 0.0) for source in sources]
     seen: dict[ChosenOn, bool] = {"dev": not all(shares), "selection": any(shares)}
@@ -475,11 +475,11 @@ Samples = Callable[[ComparisonRow], Sequence[Rounds]]
 
 
 def runtime_note(comparison: Comparison) -> RuntimeNote | None:
-    """Return the fastest rows of each runtime against each other, for one text and for batches.
+    """Return the fastest rows of each runtime, for one text and for batches.
 
     Only rows with as many parameters as the first ONNX row are compared, so that runtimes differ
-    and models do not, and only those on the CPU; the ratio is of the best row of each. None for
-    fewer than two runtimes, unknown sizes, or disturbed times.
+    but models do not, and only rows on the CPU; the ratio is between the best rows of each runtime.
+    None for fewer than two runtimes, unknown sizes, or disturbed times.
     """
     conditions = comparison.circumstances
     on_cpu = {name: row for name, row in RUNTIMES.items() if not row.needs_gpu}

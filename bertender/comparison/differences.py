@@ -1,9 +1,9 @@
 """The texts on which two models differ, worst first, and the errors of each.
 
 Texts with different answers come first, by the first model's loss of confidence in its answer; then
-those with equal answers, by the largest change of a probability. With true labels, McNemar's exact
-test tells whether one model is right more often: a binomial test on the texts that only one of them
-has right.
+texts with equal answers, by the largest change of a probability. With true labels, McNemar's exact
+test tells whether one model is right more often: a binomial test on the texts that only one of the
+models gets right.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ COMPARED |= {TOKEN_CLASSIFICATION.name}
 LEAST_CHANGE = 0.01
 """Smallest shown change of a probability, or of a number in the first model's standard
 deviations."""
-OF_FILES = ("text_column", "pair_column", "label_column", "label_map", "skip_bad_rows")
+RECORDED_SETTINGS = ("text_column", "pair_column", "label_column", "label_map", "skip_bad_rows")
 """Settings of a task's files that a model's card records."""
 SUFFIXES = (".csv", ".jsonl")
 BETWEEN_TEXTS = " | "
@@ -132,7 +132,7 @@ class Answered(NamedTuple):
     labels: tuple[str, ...]
 
     def probabilities(self, row: int, example: Example, labels: Sequence[str]) -> FloatArray:
-        """Return the probabilities of a text, in the order of some labels: (1, labels), or (words,
+        """Return the probabilities of a text for labels in the given order: (1, labels), or (words,
         labels) with 0 for words that the model does not see."""
         outputs = self.outputs[row]
         order = [self.labels.index(label) for label in labels]
@@ -149,16 +149,16 @@ def differences(first: Artifact, second: Artifact, task: Task) -> Differences:
 
     Raises:
         ConfigError: their kind of problem cannot be compared text by text.
-        ModelError: they are of two kinds of problems, or have other labels.
+        ModelError: their kinds of problems or their labels differ.
     """
     check_comparable(first, second)
-    # one at a time in memory
+    # only one model in memory at a time
     one, other = (answered(open_classifier(each), task.dev.examples) for each in (first, second))
     return differences_of(one, other, task)
 
 
 def differences_of(one: Answered, other: Answered, task: Task) -> Differences:
-    """Return where the answers of two models to the held-out texts of a task differ."""
+    """Return the differences between the answers of two models to the held-out texts of a task."""
     gold = [
         task.problem.by_names(target, task.labels) if is_labelled(target) else None
         for target in task.dev.label_ids
@@ -201,7 +201,7 @@ def check_comparable(first: Artifact, second: Artifact) -> None:
 
 
 def task_of_file(artifact: Artifact, path: Path, config: DiffConfig) -> Task:
-    """Return the texts of a file as held-out texts of a model's task. Columns are the card's,
+    """Return the texts of a file as held-out texts of a model's task. Columns are those on the card
     unless the config names others. Labels are optional.
 
     Raises:
@@ -210,8 +210,8 @@ def task_of_file(artifact: Artifact, path: Path, config: DiffConfig) -> Task:
     """
     record, problem = artifact.card.task, problem_of(artifact)
     source = record.source if record.source.get("train") or record.source.get("dev") else {}
-    named = {name: getattr(config, name) for name in OF_FILES if config.is_explicit(name)}
-    known = {name: source[name] for name in OF_FILES if source.get(name) is not None}
+    named = {name: getattr(config, name) for name in RECORDED_SETTINGS if config.is_explicit(name)}
+    known = {name: source[name] for name in RECORDED_SETTINGS if source.get(name) is not None}
     kind = {} if problem is SINGLE_LABEL else {"problem_type": problem.name}
     settings = TaskConfig.parse({**known, **kind, **named, "dev": path})
     if config.label_column is None and not _has_labels(path, settings, problem):
@@ -230,7 +230,7 @@ def task_of_file(artifact: Artifact, path: Path, config: DiffConfig) -> Task:
 
 
 def _has_labels(path: Path, settings: TaskConfig, problem: Problem[Any]) -> bool:
-    """Return whether a file has the columns of the labels."""
+    """Return whether a file has the label columns."""
     if path.name.lower().endswith(LINES):
         return False
     if problem.labels_words and path.suffix.lower() in WORD_SUFFIXES:
@@ -293,14 +293,14 @@ class _Moved(NamedTuple):
 def _moved(
     one: Answered, row: int, own: FloatArray, theirs: FloatArray, answers: tuple[Any, Any]
 ) -> _Moved:
-    """Return the place with the largest loss of confidence in a changed answer, or else the largest
-    change.
+    """Return the position with the largest loss of confidence in a changed answer, or else with the
+    largest change.
 
     Args:
-        one: the first model.
-        row: the number of the text.
-        own: its probabilities (places, labels). theirs: the second model's, of the same labels.
-        answers: of both, by names.
+        one: first model.
+        row: number of the text.
+        own: its probabilities (places, labels). theirs: the second model's, for the same labels.
+        answers: answers of both, as label names.
     """
     change = np.abs(own - theirs)
     most = float(change.max(initial=0.0))
@@ -309,7 +309,7 @@ def _moved(
         return _Moved(False, place, label, 0.0, most)
     numbers = {label: number for number, label in enumerate(one.labels)}
     if one.problem.name == MULTI_LABEL.name:
-        # a new label of the set was outside it with the complement of its probability
+        # a new label of the set was absent with the complement of its probability
         turned = sorted(numbers[each] for each in {*answers[0]} ^ {*answers[1]})
         label = max(turned, key=lambda each: float(change[0, each]))
         return _Moved(True, 0, label, float(change[0, label]), most)
@@ -350,7 +350,7 @@ def _badness(each: Difference) -> tuple[bool, float]:
 
 
 def _counts(one: Answered, other: Answered, gold: Sequence[Any]) -> dict[str, Any]:
-    """Return the counts of `Differences`."""
+    """Return the counts for `Differences`."""
     if one.problem.name == REGRESSION.name:
         own, theirs = (np.asarray(each.answers, dtype=np.float64) for each in (one, other))
         counts = {"agreement": None, "mean_change": float(np.abs(own - theirs).mean())}
@@ -375,10 +375,10 @@ def _counts(one: Answered, other: Answered, gold: Sequence[Any]) -> dict[str, An
 
 
 def mcnemar(only_first: int, only_second: int) -> float:
-    """Return McNemar's exact two-sided p of two equally good models.
+    """Return the two-sided p of McNemar's exact test, for the hypothesis of equally good models.
 
     Args:
-        only_first, only_second: numbers of texts that only one of them has wrong.
+        only_first, only_second: numbers of texts that only this model gets wrong.
     """
     from scipy.stats import binomtest  # scipy takes a second to import
 
@@ -387,7 +387,7 @@ def mcnemar(only_first: int, only_second: int) -> float:
 
 
 def difference_lines(found: Differences) -> Iterator[str]:
-    """Yield the agreement of two models in words."""
+    """Yield the lines on the agreement of two models."""
     if found.agreement is None:
         yield (
             f"{found.n} texts, mean absolute difference {number(found.mean_change)}, "
@@ -414,7 +414,8 @@ def difference_lines(found: Differences) -> Iterator[str]:
 
 
 def difference_cells(each: Difference) -> tuple[str, ...]:
-    """Return a row of the terminal's table: number, text, true label, answers, place and change."""
+    """Return a row of the terminal's table: number, text, true label, answers, position and
+    change."""
     text = visible(BETWEEN_TEXTS.join(each.text))
     cut = text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]}..."
     moved = number(each.change)

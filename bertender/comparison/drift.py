@@ -1,13 +1,14 @@
 """Drift: whether recent texts are like a model's task.
 
 Four measures are compared, each from 0 to 1, the share of texts that would have to change: the
-model's confidence, the tokens of a text, the share of unknown or rare ones, and the predicted
-labels. Numbers and their ranks have the two-sample test of Kolmogorov and Smirnov, whose statistic
-is the largest difference of the cumulative shares; labels have a chi-squared test, and half the sum
+model's confidence, the tokens of a text, the share of unknown or rare tokens, and the predicted
+labels. Numbers and ranks are tested by Kolmogorov and Smirnov's two-sample test, whose statistic is
+the largest difference of the cumulative shares; labels are tested by chi-squared, with half the sum
 of the differences of their shares.
 
-The model is surer of texts that it has learned from, so the reference is the validation texts, or
-the held-out texts where there are none. Rare tokens are those that are rare in the training texts.
+A model is more confident on texts that it has learned from, so the reference is the validation
+texts, or the held-out texts if there are none. Rare tokens are those that are rare in the training
+texts.
 """
 
 from __future__ import annotations
@@ -39,15 +40,15 @@ Numbers = npt.NDArray[np.float64]
 
 SEED = 0
 LARGEST_P = 0.01
-"""Level of significance of all tests together."""
+"""Level of significance for all tests together."""
 RARE = 2
-"""Training texts with a token; a token in fewer is rare."""
+"""Training texts with a token; tokens in fewer are rare."""
 FEWEST_TEXTS = 50
-"""Fewest texts of either side; fewer cannot show a relevant effect."""
+"""Fewest texts on either side; fewer cannot show a relevant effect."""
 NO_DIFFERENCE = 1e-3
 """Confidences that differ by less count as equal, and predicted numbers by this share of their
-spread. Models of 8 bits choose a scale for each batch, so that a text has a slightly other
-confidence beside other texts. Where nearly all texts are sure, that alone would order them anew."""
+spread. 8-bit models choose a scale for each batch, so the confidence for a text varies slightly
+with the other texts. If nearly all texts are confident, this variation alone would reorder them."""
 TEXTS_AT_ONCE = 64
 CONFIDENCE, NUMBER = "confidence", "predicted number"
 
@@ -73,7 +74,7 @@ class DriftConfig(Config):
 
 
 class Measure(Record):
-    """A measure of the texts, then and now."""
+    """A measure of the texts in the reference and now."""
 
     name: str
     test: str
@@ -98,7 +99,7 @@ class Drift(Record):
 
     @property
     def drifted(self) -> tuple[str, ...]:
-        """The names of drifted measures."""
+        """Names of the drifted measures."""
         return tuple(each.name for each in self.measures if each.drifted)
 
 
@@ -107,7 +108,7 @@ class Observed:
     """Measures of some texts with a model."""
 
     numbers: dict[str, Numbers]
-    """Numbers of each text, by measure."""
+    """Numbers for each text, by measure."""
     labels: Counter[str]
     """Predicted labels; empty for models without labels."""
 
@@ -116,10 +117,10 @@ def drift(artifact: Artifact, file: Path, config: DriftConfig, task: Task | None
     """Compare the texts of a file with a model's reference texts.
 
     Args:
-        artifact: the model.
-        file: recent texts, without labels or with some.
-        config: the reference, and the limits.
-        task: of the model; not needed with `config.reference`.
+        artifact: artifact of the model.
+        file: recent texts, with or without labels.
+        config: settings of the reference and the limits.
+        task: task of the model; not needed with `config.reference`.
 
     Raises:
         DataError: a file is wrong.
@@ -141,7 +142,7 @@ def drift(artifact: Artifact, file: Path, config: DriftConfig, task: Task | None
         learned = task.problem.asked(task.train.examples)
         kinds = {"selection": "the validation texts", "dev": "the held-out texts"}
         named = f"{kinds[split]} of task {task.name!r}"
-    if not learned:  # rare tokens are counted on texts that are not compared
+    if not learned:  # count rare tokens on texts that are not compared
         order = np.random.default_rng(SEED).permutation(len(earlier)).tolist()
         learned, earlier = ([earlier[row] for row in order[part::2]] for part in (0, 1))
     common = _common(classifier, _drawn(learned, config.max_texts))
@@ -222,10 +223,10 @@ def of_numbers(then: Numbers, now: Numbers, same: float = 0.0) -> tuple[float, f
     """Return the largest difference of the cumulative shares of two samples, and its p.
 
     Args:
-        then: the numbers of one sample.
-        now: those of the other.
+        then: numbers of the reference sample.
+        now: numbers of the recent sample.
         same: numbers that differ by no more count as equal: each side is shifted by it towards the
-            other, and the larger of the two one-sided statistics remains.
+            other, and the larger of the two one-sided statistics is returned.
     """
     from scipy.stats import ks_2samp
 
@@ -243,7 +244,7 @@ def of_numbers(then: Numbers, now: Numbers, same: float = 0.0) -> tuple[float, f
 
 
 def of_labels(then: Counter[str], now: Counter[str]) -> tuple[float, float]:
-    """Return half the sum of the differences of the shares of labels, and the p of chi-squared."""
+    """Return half the sum of the differences in label shares, and the p of chi-squared."""
     from scipy.stats import chi2_contingency
 
     labels = sorted({*then, *now})
@@ -260,8 +261,8 @@ def observed(
     """Return the measures of some texts with a model.
 
     Args:
-        classifier: the model.
-        examples: the texts.
+        classifier: classifier of the model.
+        examples: texts.
         common: tokens that are not rare.
     """
     problem, labels = classifier.problem, classifier.labels
@@ -291,8 +292,8 @@ def observed(
 
 
 def _tokens(classifier: Classifier, examples: Sequence[Example]) -> Iterator[Sequence[Any]]:
-    """Yield the tokens of each example, or words where the model reads the text; None for unknown
-    ones."""
+    """Yield the tokens of each example, or words if the model reads raw text; None for unknown
+    tokens."""
     if not isinstance(classifier.encode, Tokenize):
         yield from (" ".join(example).casefold().split() for example in examples)
         return
@@ -308,7 +309,7 @@ def _tokens(classifier: Classifier, examples: Sequence[Example]) -> Iterator[Seq
 
 
 def _common(classifier: Classifier, examples: Sequence[Example]) -> frozenset[Any]:
-    """Return the tokens that occur in several texts, without the unknown one."""
+    """Return the tokens that occur in several texts, except the unknown token."""
     counts = Counter(token for own in _tokens(classifier, examples) for token in {*own})
     return frozenset(token for token, count in counts.items() if count >= RARE) - {None}
 

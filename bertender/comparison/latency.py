@@ -1,17 +1,17 @@
 """Latency of classifiers, timed in turns in fresh processes: text in, logits out.
 
 In every round, all classifiers run on the same texts in a random order, so that a machine that
-slows down or speeds up does so for all rows. Speedups are ratios within a round. Raw samples are
+slows down or speeds up affects all rows. Speedups are ratios within a round. Raw samples are
 stored.
 
-Memory layout and thread placement of a process change its times by more than its rounds show. So a
-timing is repeated in fresh processes: one for each engine (PyTorch or a runtime), which opens the
-engine's rows, so that engines do not disturb each other. All rows still take turns, and the raw
+The memory layout and thread placement of a process change its times by more than its rounds show.
+So a timing is repeated in fresh processes: one for each engine (PyTorch or a runtime), which opens
+the engine's rows, so that engines do not disturb each other. All rows still take turns, and the raw
 samples are merged. The first row is timed twice: its ratio to itself is the noise floor.
 
-This module is also the program of these processes: the first line of standard input is a
-TimingRequest. An empty line answers once the rows are open; then each line "ROW ROUND" is answered
-by that turn, as JSON.
+This module is also the program of these processes. The first line of standard input is a
+TimingRequest; an empty line is answered once the rows are open; each further line "ROW ROUND" is
+answered by that turn, as JSON.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ from bertender.text.batch import Example
 from bertender.text.tokenizer import load_tokenizer
 
 ROOT = Path(__file__).resolve().parents[2]
-"""Folder of this package, for fresh processes."""
+"""Folder with this package, for fresh processes."""
 
 
 class Turn(NamedTuple):
@@ -69,13 +69,13 @@ TakeTurn = Callable[[int, int], Turn]
 
 
 class Turns:
-    """Times classifiers that are open in this process, a turn at a time. The number of a round
-    draws its texts, so that rows in other processes have the same.
+    """Times classifiers open in this process, one turn at a time. The number of a round determines
+    its texts, so that rows in other processes time the same texts.
 
     Args:
-        classifiers: opened with `threads=threads_of(config)`.
+        classifiers: classifiers opened with `threads=threads_of(config)`.
         examples: texts to draw from.
-        config: of the timing. process: number of this repetition, so that each draws other texts.
+        config: settings of the timing. process: number of this repetition; each draws other texts.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class Turns:
         """
         singles, batch = drawn_texts(self.examples, self.config, self.process, number)
         classifier = self.classifiers[row]
-        # runtimes compile for shapes: each shape runs once before it is timed
+        # runtimes compile for shapes: each shape runs once before its timing
         for texts in (*([example] for example in singles), batch):
             encoded = classifier.encode(texts)
             for shape in {array.shape for array in encoded.arrays.values()}:
@@ -118,9 +118,9 @@ def drawn_texts(
 
     Args:
         examples: texts to draw from.
-        config: how many of each.
-        process: number of the repetition among several.
-        number: of the round.
+        config: settings with the number of each.
+        process: number of this repetition.
+        number: number of the round.
     """
     generator = np.random.default_rng([config.seed, process, number])
 
@@ -149,10 +149,10 @@ def measure_latency(
     here, and reset.
 
     Args:
-        classifiers: the first is the reference.
+        classifiers: classifiers to time; the first is the reference.
         examples: texts to draw from.
-        config: what is timed; `processes` is for `measure_models`.
-        process: number of this one among several, so that each draws other texts.
+        config: settings of the timing; `processes` is for `measure_models`.
+        process: number of this repetition; each draws other texts.
 
     Raises:
         ConfigError: no classifiers.
@@ -175,11 +175,11 @@ def time_in_turns(
     """Time rows against each other, in whatever processes they are open.
 
     Args:
-        names: of the rows; the first is the reference.
-        take: times one of them for a round.
+        names: names of the rows; the first is the reference.
+        take: times a row for a round.
         texts: number of texts to draw from.
-        config: what is timed.
-        process: number of this repetition among several.
+        config: settings of the timing.
+        process: number of this repetition.
 
     Raises:
         MachineBusyError: other work disturbs the times, and the config does not allow noisy ones.
@@ -278,7 +278,7 @@ class PassedOn(Record):
 
 
 class TimedModel(Record):
-    """A row, by name."""
+    """A row to time, with its name."""
 
     name: str
     artifact: Path
@@ -292,7 +292,7 @@ class TimedModel(Record):
     @property
     def engine(self) -> str:
         """The runtime, or the kind of an artifact without one; a cascade has its own process, as
-        its models may have two."""
+        its models may use two runtimes."""
         if self.then is not None:
             return self.name
         if self.graph is not None:
@@ -301,8 +301,8 @@ class TimedModel(Record):
         return runtime_of(artifact, self.runtime) or artifact.card.kind
 
     def open(self, threads: int, max_length: int | None, *, spinning: bool = True) -> Classifier:
-        """Open it as `open_classifier` does; the requester has checked its files. Spinning threads
-        of one model of a cascade would take the cores of the other.
+        """Open the row as `open_classifier` does; the caller has checked its files. Spinning
+        threads of one model of a cascade would take the cores of the other.
         """
         if self.then is not None:
             places = (self.artifact, self.runtime), (self.then.artifact, self.then.runtime)
@@ -330,7 +330,7 @@ class TimedModel(Record):
 
 
 class TimingRequest(Record):
-    """Rows and settings that one process times."""
+    """Rows and settings for one timing process."""
 
     models: tuple[TimedModel, ...]
     examples: tuple[Example, ...]
@@ -344,11 +344,11 @@ class TimingRequest(Record):
         return [each.open(threads, self.max_length) for each in self.models]
 
     def of_rows(self, rows: Sequence[int]) -> Self:
-        """Return the request of some of its rows."""
+        """Return the request for some of its rows."""
         return self.model_copy(update={"models": tuple(self.models[row] for row in rows)})
 
     def by_engine(self) -> list[list[int]]:
-        """Return the numbers of the rows of each engine."""
+        """Return the row numbers of each engine."""
         rows: dict[str, list[int]] = {}
         for row, model in enumerate(self.models):
             rows.setdefault(model.engine, []).append(row)
@@ -365,10 +365,10 @@ def measure_models(
     """Time models against each other in `config.processes` repetitions of fresh processes.
 
     Args:
-        models: speedups are relative to the first, which is timed twice.
+        models: models to time; the first, timed twice, is the reference for speedups.
         examples: texts to draw from.
-        config: what is timed; with one process it is this one.
-        max_length: longest input in tokens; None takes each artifact's own.
+        config: settings of the timing; with one process, it runs in this process.
+        max_length: longest input in tokens; None for each artifact's own.
 
     Raises:
         ConfigError: no models.
@@ -396,7 +396,7 @@ def _in_fresh_processes(request: TimingRequest) -> LatencyReport:
     config, texts = request.config, len(request.examples)
     if not config.noisy:
         check_load_now()
-    # each repetition reports its load, which is judged here
+    # each repetition reports its load, which is checked here
     of_one = config.model_copy(update={"processes": 1, "noisy": True})
     reports, names = [], [each.name for each in request.models]
     for number in track(range(config.processes), "time in fresh processes", config.processes):
@@ -430,11 +430,11 @@ def open_engines(request: TimingRequest) -> Iterator[TakeTurn]:
 
 
 class LineProcess:
-    """A Python process that answers each line with a line.
+    """A Python process that answers each input line with a line.
 
     Args:
         process: reads lines and writes a line for each.
-        errors: its standard error.
+        errors: its standard error stream.
         purpose: its description in messages: "a process that timed 3 rows".
         hint: the next step in messages when it ends.
     """
@@ -448,13 +448,13 @@ class LineProcess:
         self.hint = hint
 
     def ask(self, line: str) -> str:
-        """Return the answer to a line.
+        """Return the process's answer to a line.
 
         Raises:
             ModelError: the process has ended.
         """
         assert self.process.stdin and self.process.stdout
-        with suppress(BrokenPipeError):  # it has ended
+        with suppress(BrokenPipeError):  # the process has ended
             print(line, file=self.process.stdin, flush=True)
         if result := self.process.stdout.readline():
             return result
@@ -479,13 +479,13 @@ def line_process(
     """Start a module in a fresh process, which ends with the block.
 
     Args:
-        module: of this project; it answers on standard output.
+        module: module of this project; it answers on standard output.
         purpose: description of the process in messages.
         hint: next step in messages when it ends, a sentence.
         python: the interpreter, which may be of another environment.
-        variables: added to this process's environment.
+        variables: environment variables to add to this process's.
     """
-    # another environment has packages of its own
+    # another environment has its own packages
     own = [os.environ.get("PYTHONPATH")] if python == sys.executable else []
     places = [str(ROOT), *filter(None, own)]
     with (
@@ -503,16 +503,16 @@ def line_process(
         try:
             yield LineProcess(process, errors, purpose, hint)
         finally:
-            process.kill()  # it has nothing left to do or save
+            process.kill()  # nothing is left to do or save
             if process.stdin:
                 with suppress(BrokenPipeError):  # an unread line
                     process.stdin.close()
 
 
 def main() -> None:
-    """Open the rows of a request, and time requested turns until the input ends."""
+    """Open the rows of a request, and time the requested turns until the input ends."""
     with os.fdopen(os.dup(1), "w", buffering=1, encoding="utf-8") as results:
-        os.dup2(2, 1)  # output of libraries is not a result
+        os.dup2(2, 1)  # libraries' output must not mix with results
         assert isinstance(sys.stdin, io.TextIOWrapper)
         sys.stdin.reconfigure(encoding="utf-8")  # whatever the locale is
         request = TimingRequest.model_validate_json(sys.stdin.readline())

@@ -1,4 +1,4 @@
-"""Predictions of a row, compared with the truth and with the first row's."""
+"""Predictions of a row, compared with the truth and with those of the first row."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ SHOWN_CHARACTERS = 500
 
 
 def confusion(task: Task, predictions: Sequence[Any]) -> tuple[Confused, ...] | None:
-    """Return how often each label is predicted for each true one, the most frequent first; None for
-    kinds without one label a text."""
+    """Return counts of predicted labels for each true label, the most frequent first; None for
+    kinds of problems without a single label per text."""
     if task.problem_type != SINGLE_LABEL.name:
         return None
     pairs = zip(task.dev.label_ids, predictions, strict=True)
@@ -38,10 +38,10 @@ def disagreements(
     Texts with the same prediction are left out, except for numbers.
 
     Args:
-        task: of the texts.
-        first: of the first row.
-        own: of another row.
-        count: most texts.
+        task: task of the texts.
+        first: answers of the first row.
+        own: answers of another row.
+        count: largest number of texts.
     """
     problem = task.problem
     if problem.gives_vectors:
@@ -79,7 +79,7 @@ def disagreements(
 
 
 def shown(answer: Any) -> str:
-    """Return an answer by names of labels for a cell; a dash for None."""
+    """Return an answer as label names for a cell; a dash for None."""
     if answer is None:
         return "-"
     if isinstance(answer, str):

@@ -1,4 +1,4 @@
-"""The records of a comparison, and the figures that are computed from its raw samples."""
+"""The records of a comparison, and the figures computed from its raw samples."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from bertender.metrics.metric import AllScores, Change, Score
 from bertender.models.runtimes import DEFAULT_RUNTIME, RUNTIMES, RuntimeName
 
 MODEL_SUFFIXES = (".safetensors", ".onnx", ".onnx_data", ".onnx.data")
-"""Endings of files that hold a graph or weights; an ONNX graph may have weights next to it."""
+"""Suffixes of files with a graph or weights; an ONNX graph may have weights next to it."""
 RESAMPLES = 1000
 
 Rounds = Sequence[Sequence[float]]
-"""Milliseconds of a process, rounds x texts."""
+"""Milliseconds in a process, rounds x texts."""
 
 
 class LatencyConfig(Config):
@@ -60,7 +60,7 @@ class LatencyConfig(Config):
 
 
 class CompareConfig(LatencyConfig):
-    """Settings of `compare`: the timings, and the batches of the scoring."""
+    """Settings of `compare`: timings, and batches for scoring."""
 
     panel: ClassVar[str] = "Timing"
     main: ClassVar[tuple[str, ...]] = ("runtime", "threads", "batch_size", "processes", "noisy")
@@ -83,12 +83,13 @@ class CompareConfig(LatencyConfig):
 
 
 def _of_one_process(config: Any) -> Any:
-    """Return the settings of an earlier file, when this process timed everything itself."""
+    """Return the settings of an older file, whose timings were all in one process."""
     return {"processes": 1, **config} if isinstance(config, dict) else config
 
 
 def _by_process(depth: int) -> BeforeValidator:
-    """Return what gives samples of an earlier file, which had one process, a level for it."""
+    """Return a validator that adds the process axis to samples of an older file with one
+    process."""
 
     def nested(samples: Any) -> Any:
         first = samples
@@ -100,7 +101,7 @@ def _by_process(depth: int) -> BeforeValidator:
 
 
 class Percentiles(Record):
-    """Of one row's samples, in milliseconds."""
+    """Percentiles of one row's samples, in milliseconds."""
 
     p50_ms: float
     p95_ms: float
@@ -108,7 +109,7 @@ class Percentiles(Record):
 
 
 class Latency(Record):
-    """One classifier's times. Those by process are raw; everything else is computed from them."""
+    """One classifier's times. Times by process are raw; everything else is computed from them."""
 
     name: str
     single: Percentiles = Field(description="one text at its natural length, tokenised and run")
@@ -124,12 +125,12 @@ class Latency(Record):
 
     @property
     def batch_rounds_ms(self) -> tuple[tuple[tuple[float, ...], ...], ...]:
-        """The batches as single texts are stored: processes x rounds x 1."""
+        """Batch times in the shape of single texts: processes x rounds x 1."""
         return tuple(tuple((value,) for value in rounds) for rounds in self.batch_ms)
 
 
 class LatencyReport(Record):
-    """Interleaved measurements, and how they were made."""
+    """Interleaved measurements and their settings."""
 
     config: Annotated[LatencyConfig, BeforeValidator(_of_one_process)]
     threads: int = Field(description="that `config.threads` resolved to")
@@ -144,7 +145,7 @@ class LatencyReport(Record):
 
 
 def percentiles(samples_ms: npt.NDArray[np.float64]) -> Percentiles:
-    """Return the 50th, 95th and 99th percentile of some milliseconds."""
+    """Return the 50th, 95th and 99th percentile of some times."""
     p50, p95, p99 = np.percentile(samples_ms, [50, 95, 99])
     return Percentiles(p50_ms=float(p50), p95_ms=float(p95), p99_ms=float(p99))
 
@@ -154,8 +155,8 @@ def speedup(reference_ms: Rounds, candidate_ms: Rounds, seed: int = 0) -> Speedu
 
     Args:
         reference_ms: rounds x texts of the reference.
-        candidate_ms: the same rounds of the row in question.
-        seed: which rounds are resampled.
+        candidate_ms: the same rounds of the candidate.
+        seed: seed of the resampled rounds.
     """
     return speedup_over_processes([reference_ms], [candidate_ms], seed)
 
@@ -165,14 +166,14 @@ def speedup_over_processes(
 ) -> Speedup:
     """Return the median over processes of `speedup` in each, and its bootstrap interval.
 
-    Resamples draw processes first and rounds within them second, since the rounds of one process
-    share its luck (where its memory lies, which threads run where). A resample of so few processes
-    spreads too little, by the root of (n - 1) / n: the interval is widened by that.
+    Resamples draw processes first, then rounds within them, since all rounds of a process share its
+    luck (memory layout, thread placement). Resamples of so few processes spread too little, by the
+    root of (n - 1) / n: the interval is widened by that factor.
 
     Args:
         reference_ms: processes x rounds x texts of the reference.
-        candidate_ms: the same of the row in question.
-        seed: which processes and rounds are resampled.
+        candidate_ms: the same for the candidate.
+        seed: seed of the resampled processes and rounds.
     """
     ratios = np.array(
         [
@@ -193,7 +194,7 @@ def speedup_over_processes(
 
 
 class Size(Record):
-    """Size of a model on disk, as its card recorded it."""
+    """Size of a model on disk, from its card."""
 
     parameters: int | None = Field(description="None where the card does not hold it")
     model_size_bytes: int = Field(description="weights and graph alone")
@@ -206,7 +207,7 @@ class Size(Record):
 
 
 def measure_size(artifact: Artifact, parameters: int | None) -> Size:
-    """Return the sizes of an artifact; of its parameters, None is not known."""
+    """Return the sizes of an artifact; `parameters` is None if unknown."""
     files = artifact.card.files
     return Size(
         parameters=parameters,
@@ -227,7 +228,7 @@ class Lengths(Record):
 
 
 class LengthsRead(Record):
-    """How a row reads long texts."""
+    """Lengths of the texts as a row's model reads them."""
 
     max_length: int = Field(description="tokens that it reads of a text, or of a window")
     held_out: TextLengths
@@ -235,7 +236,7 @@ class LengthsRead(Record):
 
 
 class Conditions(Record):
-    """Under what a comparison was measured: enough to judge it, or to measure it again."""
+    """Conditions of a comparison: enough to judge it, or to repeat it."""
 
     measured_at: str = Field(description="date and time, UTC, ISO 8601")
     environment: Environment
@@ -271,7 +272,7 @@ class PrunedHeads(Record):
 
 
 class Ancestor(Record):
-    """An artifact that a row was made from, or the row's own."""
+    """An ancestor of a row's artifact, or that artifact."""
 
     place: str = Field(description="path, or hub name; of one that is missing, why")
     missing: bool = False
@@ -311,7 +312,7 @@ class Disagreement(Record):
 
 
 class CascadeFindings(Record):
-    """A small model, a strong one for what it is not sure of, and the threshold between them."""
+    """A small model, a strong one for texts on which it is not confident, and the threshold."""
 
     small: str = Field(description="row of the small model")
     strong: str
@@ -403,7 +404,8 @@ class ComparisonRow(Record):
 
 
 class Comparison(Record):
-    """Artifacts compared. `model_dump_json` and `model_validate_json` keep all of it."""
+    """A comparison of artifacts. `model_dump_json` and `model_validate_json` round-trip all of
+    it."""
 
     circumstances: Conditions
     rows: tuple[ComparisonRow, ...]
@@ -426,7 +428,7 @@ def read_comparison(path: Path) -> Comparison:
     """Return a saved comparison.
 
     Raises:
-        DataError: the file cannot be read, or holds something else.
+        DataError: the file cannot be read, or is not a comparison.
     """
     try:
         return Comparison.model_validate_json(path.read_text(encoding="utf-8"))
@@ -444,9 +446,9 @@ def read_comparison(path: Path) -> Comparison:
 def onnx_float32_of(row: ComparisonRow, rows: Sequence[ComparisonRow]) -> ComparisonRow | None:
     """Return the first float32 graph among the rows that is the same model as `row`, or None.
 
-    That is the row itself, the graph that it was quantized from, the graph that it was exported
-    to, or another export of the model that it was written from (8 bits straight from PyTorch,
-    float16). A student is not the same model as the teacher that it has as its parent.
+    This is the row itself, the graph that it was quantized from, the graph that it was exported to,
+    or another export of its source model (8 bits straight from PyTorch, float16). A student is not
+    the same model as its parent, the teacher.
     """
     graphs = [
         each
@@ -468,10 +470,10 @@ def onnx_float32_of(row: ComparisonRow, rows: Sequence[ComparisonRow]) -> Compar
 def with_speedups_over_onnx_float32(
     rows: Sequence[ComparisonRow], seed: int
 ) -> tuple[ComparisonRow, ...]:
-    """Return the rows, each with its speedup over its own float32 graph where that is a row.
+    """Return the rows, each with its speedup over its own float32 graph if there is such a row.
 
     A change of runtime, from PyTorch to ONNX Runtime, is worth about as much as a change of the
-    model. This speedup leaves it out.
+    model; this speedup excludes it.
     """
     made = []
     for row in rows:

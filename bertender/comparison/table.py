@@ -29,7 +29,7 @@ from bertender.models.runtimes import RUNTIMES
 
 DASH = "-"
 NOISY = "~"
-"""Mark of figures that were timed on a busy machine."""
+"""Mark of figures measured on a busy machine."""
 MEGABYTE = 10**6
 CHOICES: Mapping[tuple[ChosenOn, ...], str] = {
     (): "no row records which texts its settings were chosen on",
@@ -46,7 +46,7 @@ FEWEST_FOR_A_FRONT = 3
 VERSIONS_SHOWN = ("bertender", "torch", "transformers", "onnxruntime", "numpy")
 
 Cell = tuple[str, ...]
-"""A value and its interval or the like: stacked in a terminal, one line in Markdown."""
+"""A value and, for instance, its interval: stacked in a terminal, one line in Markdown."""
 Key = TypeVar("Key")
 
 
@@ -105,12 +105,12 @@ def markdown_rows(
 
 
 def pareto_front(costs: Mapping[Key, Sequence[float]]) -> list[Key]:
-    """Return the keys that no other dominates, in order.
+    """Return the keys that no other key dominates, in order.
 
-    A key dominates another where no cost is higher, and one is lower.
+    A key dominates another if no cost is higher and one is lower.
 
     Args:
-        costs: the same ones for each key; a gain, as a score, is a negative cost.
+        costs: the same costs for each key; a gain, such as a score, is a negative cost.
     """
 
     def dominates(one: Sequence[float], other: Sequence[float]) -> bool:
@@ -125,7 +125,7 @@ def pareto_front(costs: Mapping[Key, Sequence[float]]) -> list[Key]:
 
 @dataclass(frozen=True)
 class Column:
-    """A column, for every renderer; `unit` may name fields of the Conditions in braces."""
+    """A column for all renderers; `unit` may name fields of the Conditions in braces."""
 
     title: str
     unit: str
@@ -133,7 +133,7 @@ class Column:
     numeric: bool = True
     timed: bool = False
     optional: bool = False
-    """Leave it out where no row has a value."""
+    """Leave the column out if no row has a value."""
 
     def heading(self, conditions: Conditions) -> Cell:
         unit = self.unit.format_map(dict(conditions))
@@ -238,7 +238,7 @@ def terminal_table(comparison: Comparison, wide: bool = False) -> Table:
 
 
 def markdown_table(comparison: Comparison, wide: bool = False) -> str:
-    """Render the comparison in Markdown: what was measured, the table, its conditions."""
+    """Render the comparison in Markdown: its subject, the table, its conditions."""
     title, *notes = comparison_lines(comparison)
     columns = columns_of(comparison, wide)
     lines = markdown_rows(
@@ -264,7 +264,7 @@ class ScoreTable:
 
 
 def score_tables(comparison: Comparison, *, by_label: bool) -> list[ScoreTable]:
-    """Return a table of every score of the rows, and those of each row's labels.
+    """Return a table of all scores of the rows, and one per row for its labels.
 
     Problem types with one metric, and files without scores, have no such table. Rows with
     probabilities also have a reliability curve.
@@ -295,7 +295,7 @@ def score_tables(comparison: Comparison, *, by_label: bool) -> list[ScoreTable]:
 
 
 def _curve(name: str, found: Reliability) -> ScoreTable:
-    """Return a reliability curve as a table, a bin of probabilities a row."""
+    """Return a reliability curve as a table, one bin of probabilities per row."""
     cells: list[list[Cell]] = [
         [
             (f"{own.low:.2f} to {own.high:.2f}",),
@@ -313,7 +313,7 @@ def _curve(name: str, found: Reliability) -> ScoreTable:
 
 
 def columns_of(comparison: Comparison, wide: bool) -> list[Column]:
-    """Return the columns to show, each further score beside the first."""
+    """Return the columns to show, with further scores beside the first."""
     columns = [*(COLUMNS if wide else DEFAULT_COLUMNS)]
     place = columns.index(SCORE) + 1
     columns[place:place] = map(_further_score, comparison.rows[0].further)
@@ -325,13 +325,13 @@ def columns_of(comparison: Comparison, wide: bool) -> list[Column]:
 
 
 def table_rows(comparison: Comparison, columns: Sequence[Column]) -> list[list[Cell]]:
-    """Return the cells of every row, marking those that were timed on a busy machine."""
+    """Return the cells of every row, marking those measured on a busy machine."""
     noisy = is_noisy(comparison)
     rows = [
         [marked(column.cell(row), noisy and column.timed) for column in columns]
         for row in comparison.rows
     ]
-    if constant := comparison.constant:  # it needs no model, and has two cells
+    if constant := comparison.constant:  # needs no model, and has two cells
         cells = {NAME.title: (constant.name,), SCORE.title: _score(constant.score)}
         rows.append([cells.get(column.title, (DASH,)) for column in columns])
     return rows
@@ -344,7 +344,7 @@ def is_noisy(comparison: Comparison) -> bool:
 
 
 def marked(cell: Cell, noisy: bool) -> Cell:
-    """Return a cell with the mark of noisy figures before its value, where it has one."""
+    """Return a cell with the mark of noisy figures before its value, if it has one."""
     return (f"{NOISY}{cell[0]}", *cell[1:]) if noisy and cell != (DASH,) else cell
 
 

@@ -1,6 +1,6 @@
-"""The gate for artifacts: new graphs that agree with their source, and `verify` for two artifacts.
+"""The gate for artifacts: new graphs must agree with their source; `verify` compares two artifacts.
 
-What opens models loads PyTorch and is imported where it runs: settings are read without it.
+Functions that open models import PyTorch where they run, so that settings load without it.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ from bertender.models.runtimes import (
 from bertender.tasks.task import Task
 
 GraphFailures: TypeAlias = Callable[[Artifact, Artifact, Task], tuple[str, ...] | None]
-"""(reference, candidate, task) -> what is wrong in the candidate's graph; None where there are no
-two graphs to compare"""
+"""(reference, candidate, task) -> faults in the candidate's graph; None if there are no two graphs
+to compare"""
 
 
 def open_source(source: Artifact, task: Task) -> Classifier:
-    """Open what a new graph must agree with.
+    """Open the source that a new graph must agree with.
 
     Raises:
         ConfigError: the task is of another problem type, or its labels look swapped.
@@ -89,22 +89,22 @@ def require_agreement(
     reference: Classifier | None = None,
     tolerance: str | None = None,
 ) -> None:
-    """Prove that the graph of a draft agrees with its source; store golden texts next to it.
+    """Check that the graph of a draft agrees with its source; store golden texts next to it.
 
     Args:
-        draft: has model.onnx, config.json and the tokenizer; what was proven joins its findings.
-        source: what the graph is of.
-        opened: the same as a classifier, of `open_source`.
-        task: both classify its validation texts: its selection, or its held-out texts.
-        config: the stage's config.
-        name: of the artifact.
-        precision: of the graph: a row of TOLERANCES.
+        draft: has model.onnx, config.json and the tokenizer; the results join its findings.
+        source: source of the graph.
+        opened: the source as a classifier, from `open_source`.
+        task: task whose validation texts (or held-out texts) both classify.
+        config: config of the stage.
+        name: name of the artifact.
+        precision: precision of the graph, a row of TOLERANCES.
         runtime: the row of RUNTIMES whose logits must agree.
-        reference: the model that the graph must agree with, where that is not the source.
-        tolerance: the row of TOLERANCES, where that is not the precision's own.
+        reference: model that the graph must agree with, if that is not the source.
+        tolerance: row of TOLERANCES, if that is not the precision's own.
 
     Raises:
-        ModelError: the graph has another tokenizer than the model that it is of.
+        ModelError: the tokenizers of the graph and its source differ.
         ParityError: the outputs are too far apart.
     """
     from bertender.models.classifier import onnx_classifier
@@ -121,7 +121,7 @@ def require_agreement(
             f"the tokenizer written with {candidate.name} has another vocabulary than that of "
             f"{opened.name}, whose files were copied. Build {opened.name} again."
         )
-    # a scheme may be chosen by whether it passes, so that these are not the texts that score
+    # a scheme may be chosen by whether it passes, so these must not be the texts of the score
     examples, truth = labelled_sample(task, task.choices, config.parity_texts, config.seed)
     bounds = TOLERANCES[tolerance or precision]
     parity = check_parity(
@@ -132,7 +132,7 @@ def require_agreement(
     draft.findings = draft.findings.model_copy(update=proven)
     asked = task.problem.asked(examples)
     if chosen := golden_examples(asked, config.golden_texts, config.seed):
-        # another machine rounds as far as the precision lets it
+        # another machine may round as differently as the precision allows
         golden = golden_texts(
             candidate, chosen, runtime=runtime, tolerance=precision, parity=parity
         )
@@ -160,7 +160,7 @@ class VerifyConfig(Config):
 
 
 class Verification(Parity):
-    """Findings of the gate, and where they were made."""
+    """Findings of the gate, and their conditions."""
 
     environment: Environment | None = Field(None, description="None in older results")
 
@@ -174,7 +174,7 @@ def verify(
 ) -> Verification:
     """Compare two artifacts; a failure is in the result, not raised.
 
-    Only the candidate runs in `config.runtime`: so a runtime can be checked against another.
+    Only the candidate runs in `config.runtime`, so a runtime can be checked against another.
     """
     from bertender.models.classifier import open_classifier
 
@@ -196,7 +196,7 @@ def verify(
         examples,
         tolerance,
         seed=config.seed,
-        # texts of another task are texts, too, but their labels are not these models'
+        # texts of another task serve too, but their labels are not these models'
         truth=truth if task.labels == reference.card.task.labels else None,
     )
     in_graphs = graph_failures(reference, candidate, task)

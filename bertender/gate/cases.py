@@ -1,9 +1,9 @@
-"""Texts of the parity gate, and the batches that they are in: the cases.
+"""Texts of the parity gate, and their arrangement in batches, the cases.
 
-They are chosen to show what batching breaks: a forgotten padding mask, a fixed batch or sequence
-axis, truncation at another length. Besides the task's own texts there are some of one word, some
-that must be truncated and, of one of those, its first tokens: alone and in batches of several
-lengths, from [CLS] with nothing behind it but padding to the longest input.
+The texts are chosen to show faults of batching: a forgotten padding mask, a fixed batch or sequence
+axis, truncation at another length. Besides the task's own texts there are texts of one word,
+over-long texts, and prefixes of one of these: alone and in batches of several lengths, down to
+[CLS] with nothing but padding up to the longest input.
 """
 
 from __future__ import annotations
@@ -21,36 +21,36 @@ from bertender.text.batch import NO_WORD, Batch, Example, Tokenize
 from bertender.text.tokenizer import LONGEST_INPUT_BY_DEFAULT
 
 EDGE_TEXTS = 5
-"""Texts of one word, and as many that must be truncated: several, as rounded activations of a deep
-model may take a single text far, for a difference in the sixth digit."""
+"""Number of one-word texts, and of over-long texts: several, since rounded activations of a deep
+model may move a single text far for a difference in the sixth digit."""
 CUT_TOKENS = (1, 2, 7, 31, 127)
-"""Where they are below the longest input. 1 is [CLS] alone, which no text is short enough for."""
+"""Lengths of prefixes, if below the longest input. 1 is only [CLS], shorter than any text."""
 CUT_ROWS = 4
-"""Texts of a batch of several lengths: few, as one of them has the maximal length."""
+"""Texts in a batch of several lengths: few, as one of them has the maximal length."""
 BATCH_SIZES = (1, 4, 32)
 SHOWN_CHARACTERS = 80
 ACCENTED = "\u00c9t\u00e9"
-"""Two accents, of a capital and of a small letter."""
+"""Two accents, on a capital and on a small letter."""
 
 
 @dataclass(frozen=True)
 class Question:
-    """A text that both models are asked about, or its first tokens."""
+    """A text, or its first tokens, for both models."""
 
     example: Example
     tokens: int | None = None
-    """How many of its first tokens are left; None for all."""
+    """Number of tokens to keep; None for all."""
     separator: str = " | "
-    """Between its strings where it is quoted."""
+    """Separator of its strings in quotes."""
 
     def quote(self) -> str:
-        """Return the text, shortened, and how much of it was asked about."""
+        """Return the shortened text, and how many tokens of it were used."""
         shown = repr(shortened(self.separator.join(self.example)))
         return shown if self.tokens is None else f"the first {self.tokens} tokens of {shown}"
 
 
 def shortened(text: str) -> str:
-    """Return a text of at most SHOWN_CHARACTERS."""
+    """Return a text shortened to at most SHOWN_CHARACTERS."""
     return text if len(text) <= SHOWN_CHARACTERS else f"{text[: SHOWN_CHARACTERS - 3]}..."
 
 
@@ -58,7 +58,7 @@ def shortened(text: str) -> str:
 class Case:
     """One arrangement of the questions: the batches, as indices of questions.
 
-    An `edge` case holds a few texts: too few for a share or a mean.
+    An `edge` case has too few texts for a share or a mean.
     """
 
     name: str
@@ -67,7 +67,7 @@ class Case:
 
 
 def sampled_rows(examples: Sequence[Example], count: int, seed: int) -> list[int]:
-    """Return the numbers of at most `count` examples, the shortest and the longest among them."""
+    """Return the numbers of at most `count` examples, including the shortest and the longest."""
     if len(examples) <= count:
         return [*range(len(examples))]
     by_length = sorted(range(len(examples)), key=lambda index: word_count(examples[index]))
@@ -78,9 +78,10 @@ def sampled_rows(examples: Sequence[Example], count: int, seed: int) -> list[int
 def questions_of(
     reference: Classifier, candidate: Classifier, examples: Sequence[Example]
 ) -> tuple[Question, ...]:
-    """Return the questions: the examples; single words; over-long texts; the first of these, cut.
+    """Return the questions: the examples; single words; over-long texts; prefixes of the first of
+    these.
 
-    Texts are cut where both models read tokens, with [CLS] as the first of them.
+    Texts are cut if both models read tokens with [CLS] first.
     """
     encoders = [classifier.encode for classifier in (reference, candidate)]
     readable = [each for each in encoders if isinstance(each, Tokenize)]
@@ -111,14 +112,14 @@ def questions_of(
 def arrange(
     examples: int, edges: int, cut: int, batch_sizes: Sequence[int] = BATCH_SIZES, seed: int = 0
 ) -> tuple[Case, ...]:
-    """Lay out the cases over the questions of `questions_of`.
+    """Arrange the questions of `questions_of` into cases.
 
     Args:
-        examples: how many come first.
-        edges: how many of one word come then, and as many over-long ones after these.
-        cut: how many come last, cut to more and more tokens.
-        batch_sizes: of the batches over all examples, a case each.
-        seed: the order of the examples, which decides who is padded next to whom.
+        examples: number of examples, which come first.
+        edges: number of one-word texts, which come next, and of over-long texts after these.
+        cut: number of prefixes, which come last, in rising length.
+        batch_sizes: batch sizes over all examples, one case for each.
+        seed: seed of the examples' order, which decides who is padded next to whom.
     """
 
     def batches(order: Sequence[int], size: int) -> tuple[tuple[int, ...], ...]:
@@ -139,7 +140,7 @@ def arrange(
         pairs = tuple(zip(one_word, too_long, strict=True))
         cases.append(Case("one word beside truncated", pairs, edge=True))
     if cut and max(batch_sizes) > 1:
-        beside = []  # each of the lengths in rising order, with the least and others
+        beside = []  # each prefix in rising order, with the shortest and others
         for place, longest in enumerate(rising := [*lengths, too_long[0]]):
             shorter = itertools.islice(itertools.cycle(rising[: place + 1]), CUT_ROWS - 1)
             beside.append((longest, *shorter))
@@ -148,10 +149,10 @@ def arrange(
 
 
 def ask(classifier: Classifier, questions: Sequence[Question]) -> list[Outputs]:
-    """Return a model's outputs of some questions, as one batch.
+    """Return a model's outputs for some questions, as one batch.
 
     Raises:
-        ModelError: the logits are of another shape than the batch's.
+        ModelError: the shape of the logits does not match the batch.
     """
     batch = classifier.encode([question.example for question in questions])
     if any(question.tokens is not None for question in questions):
@@ -160,9 +161,9 @@ def ask(classifier: Classifier, questions: Sequence[Question]) -> list[Outputs]:
 
 
 def _cut(classifier: Classifier, batch: Batch, limits: Sequence[int | None]) -> Batch:
-    """Turn each example's tokens past its limit into padding, and drop columns of padding alone.
+    """Replace each example's tokens past its limit by padding, and drop columns with only padding.
 
-    Of an example of several rows, each is cut.
+    Every row of an example with several rows is cut.
     """
     from bertender.training.examples import Padding
 
@@ -183,7 +184,7 @@ def _cut(classifier: Classifier, batch: Batch, limits: Sequence[int | None]) -> 
 
 
 def inputs_comparable(reference: Classifier, candidate: Classifier) -> bool:
-    """Return whether both read tokens of one vocabulary."""
+    """Return whether both models read tokens of the same vocabulary."""
     first, second = reference.encode, candidate.encode
     if not (isinstance(first, Tokenize) and isinstance(second, Tokenize)):
         return False
@@ -193,11 +194,11 @@ def inputs_comparable(reference: Classifier, candidate: Classifier) -> bool:
 def input_problems(
     reference: Classifier, candidate: Classifier, examples: Sequence[Example]
 ) -> list[str]:
-    """Return what is wrong with the candidate's tokens; nothing where tokens are not comparable.
+    """Return faults in the candidate's tokens; empty if tokens are not comparable.
 
-    Truncation at another length, another case or a lost accent, swapped pairs and lost token types
-    change few texts of a task, or none of them: SST-2 is in lower case already. So texts are
-    compared one by one, unpadded, before any logit, and once more in capitals.
+    Truncation at another length, another case, a lost accent, swapped pairs and lost token types
+    change few texts of a task or none: SST-2 is in lower case already. So texts are compared one by
+    one, unpadded, before any logit, and once more in capitals.
     """
     if not (examples and inputs_comparable(reference, candidate)):
         return []
@@ -218,10 +219,10 @@ def input_problems(
 
 
 def _first_difference(reference: Classifier, candidate: Classifier, example: Example) -> str | None:
-    """Return the name of the first input that differs."""
+    """Return the name of the first differing input."""
     expected, actual = (each.encode([example]).arrays for each in (reference, candidate))
     for name, array in expected.items():
-        # models without token types read texts that have them none the less
+        # models without token types can read texts that have them
         if not np.array_equal(array, actual.get(name, np.zeros_like(array))):
             return name
     return None

@@ -37,18 +37,18 @@ Reply = tuple[int, int, npt.NDArray[np.float32]]
 
 NOBODY: IntArray = np.empty(0, dtype=np.int64)
 ROUNDING = 1e-5
-"""Share of the largest logit that rounding in float32 may add to each."""
+"""Share of the largest logit that float32 rounding may add to each logit."""
 STRONG = 0.25
-"""The direction of logits that are all near 0 is noise: cosines count from this share of the
-largest logit on."""
+"""Logits near 0 have a noisy direction: cosines count only above this share of the largest
+logit."""
 FISHER_ROWS = 3
-"""Rows that the interval of a correlation does without."""
+"""Rows subtracted from the sample size for the interval of a correlation."""
 
 
 @dataclass(frozen=True)
 class PairedLogits:
-    """Finite logits side by side; each array has one row for a prediction of the candidate: of a
-    text, or of a word.
+    """Finite logits side by side; each array has one row per prediction of the candidate, for a
+    text or a word.
 
     `scale` is that of the reference's logits over all texts (`Problem.scale`), `size` and `spread`
     are those over the task's texts (`Problem.size_and_spread`).
@@ -65,9 +65,9 @@ class PairedLogits:
     size: float
     problems: tuple[str, ...]
     places: IntArray
-    """(rows,): the place of a row in its text, such as the number of a word."""
+    """(rows,): position of a row in its text, such as the number of a word."""
     replies: IntArray
-    """(rows,): the number of the reply, a text in a case, that a row is of."""
+    """(rows,): number of the row's reply, a text in a case."""
     problem: Problem[Any] = SINGLE_LABEL
 
     def __len__(self) -> int:
@@ -90,19 +90,19 @@ class PairedLogits:
 
     @cached_property
     def gaps(self) -> FloatArray:
-        """How far the reference is from another decision (rows, decisions)."""
+        """Margin of the reference's decisions (rows, decisions)."""
         return np.asarray(2.0 * self._decided(self.problem.margins, self.expected))
 
     @cached_property
     def agrees(self) -> BoolArray:
-        """Whether the decisions are equal (rows, decisions)."""
+        """Whether both decisions are equal (rows, decisions)."""
         decisions = self.problem.decisions
         first, second = (self._decided(decisions, each) for each in (self.expected, self.actual))
         return np.asarray(first == second)
 
     @cached_property
     def decides(self) -> BoolArray:
-        """Which rows have decisions (rows,): where those of a reply decide together, the first."""
+        """Which rows have decisions (rows,): if the rows of a reply decide together, the first."""
         if self.problem.decides_within != "example":
             return np.ones(len(self), dtype=bool)
         return np.diff(self.replies, prepend=-1) > 0
@@ -110,7 +110,7 @@ class PairedLogits:
     def _decided(
         self, decide: Callable[[Outputs], npt.NDArray[Any]], logits: FloatArray
     ) -> npt.NDArray[Any]:
-        """Return what some logits decide (rows, decisions); 0 where a row has no decisions."""
+        """Return the decisions of some logits (rows, decisions); 0 where a row has no decisions."""
         within = self.problem.decides_within
         if within == "row" or not len(self):
             return decide(Outputs(logits, self.places))
@@ -124,16 +124,16 @@ class PairedLogits:
 
     @cached_property
     def moved(self) -> FloatArray:
-        """Differences (rows, labels) without what changes no probability, such as what is added to
-        all logits of a text."""
+        """Differences (rows, labels) without parts that change no probability, such as a constant
+        added to all logits of a text."""
         probable = self.problem.probable
         return np.asarray(probable(self.actual) - probable(self.expected))
 
     @cached_property
     def shifts(self) -> FloatArray:
-        """The average of `moved` over the task's texts, in the case of a row (rows, labels).
+        """Mean of `moved` over the task's texts in the case of a row (rows, labels).
 
-        Rows of edge cases have that of all these texts: they are too few for one of their own.
+        Rows of edge cases have the mean over all of these texts: they are too few for their own.
         """
         shifts = np.zeros_like(self.moved)
         if wide := self.rows_of_cases(edge=False):
@@ -144,30 +144,30 @@ class PairedLogits:
 
     @cached_property
     def relative_shifts(self) -> FloatArray:
-        """Root mean squares over labels of `shifts`, as shares of the size (rows,)."""
+        """Root mean squares over labels of `shifts`, relative to the size (rows,)."""
         return _shares(self.shifts, self.size)
 
     @cached_property
     def relative_differences(self) -> FloatArray:
-        """Differences that change probabilities, as shares of the reference's logits (rows,).
+        """Differences that change probabilities, relative to the reference's logits (rows,).
 
-        They are root mean squares over labels, as shares of the spread. What moves all texts alike,
-        though, brings each nearer to a tie or further from one, and leaves their order: where it is
-        less so, that shift counts as a share of the size, and what is left of a row as a share of
-        the spread, whichever is larger. Of balanced logits, size and spread are the same. Of a
-        model that gives nearly all texts one label, the spread is little of the size, and a shift
-        that turns none of them would be many spreads.
+        They are root mean squares over labels, relative to the spread. But a common shift of all
+        texts, which brings each nearer to a tie or further from it, keeps their order. So if this
+        gives less, the shift counts relative to the size and the remainder of a row relative to the
+        spread, whichever is larger. For balanced logits, size and spread are equal. For a model
+        that gives nearly all texts one label, the spread is a small part of the size, and a shift
+        that changes no label would be many spreads.
         """
         unshifted = _shares(self.moved - self.shifts, self.spread)
         apart = np.maximum(self.relative_shifts, unshifted)
         return np.asarray(np.minimum(apart, _shares(self.moved, self.spread)))
 
     def correlation(self, case: BoolArray) -> float | None:
-        """Return how the logits of both models go together over the texts of a case.
+        """Return the correlation of both models' logits over the texts of a case.
 
-        Pearson's coefficient of all labels together, each without its average: a shift changes
-        nothing. 0 for a candidate whose logits are the same for all texts, but for rounding of
-        float32; None where the reference's are.
+        This is Pearson's coefficient over all labels together, each without its mean, so that
+        shifts change nothing. 0 for a candidate with the same logits for all texts, except for
+        float32 rounding; None if the reference has the same logits for all.
         """
         probable = self.problem.probable
         expected, actual = (
@@ -184,18 +184,18 @@ class PairedLogits:
 
     @cached_property
     def edge_rows(self) -> BoolArray:
-        """Which rows are of edge cases (rows,)."""
+        """Whether each row belongs to an edge case (rows,)."""
         return np.array([case.edge for case in self.cases], dtype=bool)[self.case_ids]
 
     def rows_of_cases(self, *, edge: bool) -> list[BoolArray]:
-        """Return the rows of each case that has outputs: of the edge cases, or of the others."""
+        """Return the rows of each case with outputs: of the edge cases, or of the others."""
         chosen = (index for index, case in enumerate(self.cases) if case.edge is edge)
         masks = (self.case_ids == index for index in chosen)
         return [mask for mask in masks if mask.any()]
 
     def by_head(self) -> Mapping[str, PairedLogits]:
-        """Return the outputs of each of several heads, with the sizes of its own; of one kind
-        alone, these under no name."""
+        """Return the outputs of each of several heads, with its own sizes; for other models, all
+        outputs without a name."""
         if not isinstance(self.problem, SeveralHeads):
             return {"": self}
         return {name: self._of_head(name, self.problem) for name in self.problem.heads}
@@ -223,8 +223,8 @@ class PairedLogits:
         )
 
     def score_change(self, case: BoolArray, truth: Truth) -> Change:
-        """Return what the candidate's predictions gain in one arrangement of the task's texts."""
-        # the rows of a text lie next to each other, and in a case each text is there once
+        """Return the candidate's gain in score in one arrangement of the task's texts."""
+        # the rows of a text are adjacent, and a case has each text once
         starts = np.flatnonzero(np.diff(self.text_ids[case], prepend=-1))
         texts = self.text_ids[case][starts].tolist()
         places = np.split(self.places[case], starts[1:])
@@ -246,7 +246,7 @@ class PairedLogits:
         )
 
     def describe(self, row: int) -> str:
-        """Return which text a row is of, and in which case."""
+        """Return the text of a row, and its case."""
         case = self.cases[int(self.case_ids[row])].name
         return f"{self.texts[int(self.text_ids[row])].quote()} ({case})"
 
@@ -258,7 +258,8 @@ def no_logits(labels: int) -> PairedLogits:
 
 
 def _shares(moved: FloatArray, unit: float) -> FloatArray:
-    """Return root mean squares over labels (rows,) as shares of a unit; of 0, as they are."""
+    """Return root mean squares over labels (rows,) as shares of a unit, or unchanged if the unit is
+    0."""
     return np.asarray(np.sqrt((moved**2).mean(axis=1)) / (unit or 1.0))
 
 
@@ -270,9 +271,9 @@ def pair_logits(
     batch_sizes: Sequence[int] = BATCH_SIZES,
     seed: int = 0,
 ) -> PairedLogits:
-    """Ask both classifiers; the reference one text at a time, the candidate in every case.
+    """Run both classifiers; the reference on single texts, the candidate on every case.
 
-    Whatever makes rows incomparable (an error of the candidate, a wrong shape, NaN) is described
+    Faults that make rows incomparable (an error of the candidate, a wrong shape, NaN) are described
     in `problems`, and the rows are left out.
     """
     texts = questions_of(reference, candidate, examples)
@@ -290,7 +291,7 @@ def pair_logits(
     width = known[0].logits.shape[1] if known else len(reference.labels)
 
     def stacked(parts: Sequence[npt.NDArray[Any]]) -> FloatArray:
-        """Return logits below one another, (rows, labels); no rows where there are no parts."""
+        """Concatenate logits to (rows, labels); no rows if there are no parts."""
         nothing = np.empty((0, width))
         return np.asarray(np.concatenate([nothing, *parts]), dtype=np.float64)
 
@@ -337,7 +338,8 @@ def _replies(
     known: Sequence[Outputs],
     bar: Bar,
 ) -> tuple[list[Reply], list[str]]:
-    """Ask the candidate in every case, up to a case's first error; return those in words, too."""
+    """Run the candidate on every case, up to a case's first error; also return the errors as
+    text."""
     replies: list[Reply] = []
     problems: list[str] = []
     for number, case in enumerate(cases):
@@ -346,7 +348,7 @@ def _replies(
                 outputs = ask(candidate, [texts[index] for index in batch])
                 pairs = zip(outputs, (known[index].places for index in batch), strict=True)
                 logits = [_logits_at(own, places) for own, places in pairs]
-            except Exception as error:  # runtimes share no base class; all are reported
+            except Exception as error:  # runtimes share no base class of errors
                 said = str(error).splitlines()[0] if str(error) else ""
                 failed = f"{case.name}: the candidate failed with {type(error).__name__}"
                 problems.append(f"{failed}: {said}")
@@ -357,10 +359,10 @@ def _replies(
 
 
 def _logits_at(outputs: Outputs, places: IntArray) -> npt.NDArray[np.float32]:
-    """Return the logits at the places that the reference predicts at.
+    """Return the logits at the positions of the reference's predictions.
 
     Raises:
-        ModelError: there are none at one of them.
+        ModelError: there are no logits at one of them.
     """
     if np.array_equal(outputs.places, places):
         return outputs.logits
@@ -371,7 +373,7 @@ def _logits_at(outputs: Outputs, places: IntArray) -> npt.NDArray[np.float32]:
 
 
 def _non_finite(whose: str, logits: FloatArray, texts: Sequence[Question]) -> list[str]:
-    """Return how many predictions are not finite; `texts` are those of the logits' rows."""
+    """Return the number of predictions that are not finite; `texts` are the texts of the rows."""
     broken = np.flatnonzero(~np.isfinite(logits).all(axis=1)).tolist()
     if not broken:
         return []
@@ -383,17 +385,17 @@ def _non_finite(whose: str, logits: FloatArray, texts: Sequence[Question]) -> li
 
 @dataclass(frozen=True)
 class Truth:
-    """The labels of the task's texts, and the metric that scores predictions by them."""
+    """True labels of the task's texts, and the metric for predictions."""
 
     label_ids: Sequence[Any] | IntArray
-    """Of the texts, in the order of the examples."""
+    """Label ids, in the order of the examples."""
     metric: str
     labels: tuple[str, ...] = ()
-    """The names, for metrics that read names."""
+    """Label names, for metrics that read names."""
 
     def of_head(self, name: str, kind: Problem[Any]) -> Truth:
-        """Return the same by the metric of one of several heads, the usual one of its kind where
-        the metric is of others; itself for no name."""
+        """Return the truth with the metric of one of several heads, which is the default of its
+        kind if the task's metric is for other heads; `self` for no name."""
         if not name:
             return self
         usual, *_ = kind.metrics_of(labels_of_head(self.labels, name), ())
@@ -401,7 +403,7 @@ class Truth:
 
 
 class Figures(Record):
-    """The measured differences; None where nothing finite could be compared."""
+    """Measured differences; None if nothing finite could be compared."""
 
     max_abs_difference: float | None = Field(None, description="of logits, not relative")
     mean_abs_difference: float | None = Field(None, description="in the worst arrangement")
@@ -461,16 +463,16 @@ def measure_figures(
     truth: Truth | None = None,
     whole: PairedLogits | None = None,
 ) -> Figures:
-    """Return the figures of some logits; those of the score need the truth.
+    """Return the figures of some logits; those on the score need the truth.
 
     Means, percentiles, decided agreement and score are those of the worst arrangement: damage that
-    only batches show would be halved by the texts that stood alone.
+    only batches show would be halved by the single texts.
 
     Args:
-        paired: the logits.
+        paired: logits of both models.
         decided: whether the reference's decision is not a near-tie (rows, decisions).
-        truth: of the texts.
-        whole: the outputs of all heads, where `paired` has those of one; the truth is of these.
+        truth: truth for the texts.
+        whole: outputs of all heads, if `paired` has those of one; the truth is for these.
     """
     scored = whole or paired
     relative, agrees = paired.relative_differences, paired.agrees
@@ -519,7 +521,7 @@ SUMMED = frozenset(("near_ties", "near_ties_turned"))
 
 
 def worst_figures(of_heads: Sequence[Figures]) -> Figures:
-    """Return the worst of each figure over heads, and the sums of what is counted."""
+    """Return the worst of each figure over heads, and the sums of counts."""
     worst = {}
     for name in Figures.model_fields:
         values = [value for own in of_heads if (value := getattr(own, name)) is not None]
@@ -529,7 +531,7 @@ def worst_figures(of_heads: Sequence[Figures]) -> Figures:
 
 
 def largest(values: FloatArray) -> float | None:
-    """Return the largest value, or None of none."""
+    """Return the largest value; None if empty."""
     return float(values.max()) if values.size else None
 
 
@@ -542,7 +544,7 @@ def _least(values: Iterable[Any]) -> float | None:
 
 
 def _high_share(truths: BoolArray) -> float:
-    """Return the upper end of the 95 % interval (Clopper and Pearson's) of a share."""
+    """Return the upper end of the 95 % interval (Clopper-Pearson) of a share."""
     from scipy.stats import binomtest  # scipy takes a second to import
 
     interval = binomtest(int(truths.sum()), len(truths)).proportion_ci(0.95, method="exact")
@@ -550,10 +552,10 @@ def _high_share(truths: BoolArray) -> float:
 
 
 def _high_correlation(value: float, rows: int) -> float:
-    """Return the upper end of the 95 % interval (Fisher's) of a correlation; of too few rows 1."""
+    """Return the upper end of the 95 % interval (Fisher's) of a correlation; 1 for too few rows."""
     from scipy.stats import norm
 
-    if abs(value) >= 1:  # but for rounding
+    if abs(value) >= 1:  # except for rounding
         return value
     left = rows - FISHER_ROWS
     half = norm.ppf(0.975) / math.sqrt(left) if left > 0 else math.inf
@@ -563,7 +565,7 @@ def _high_correlation(value: float, rows: int) -> float:
 def _low(values: FloatArray, quantile: float) -> float:
     """Return the lower end of the 95 % interval of a quantile, by order statistics.
 
-    Of too few values for an interval it is the least of them. Words of a text count as independent.
+    With too few values for an interval, return the smallest. Words of a text count as independent.
     """
     from scipy.stats import quantile_test
 

@@ -1,10 +1,10 @@
-"""Golden texts: which ones an artifact stores, and whether a model elsewhere predicts the same.
+"""Golden texts: examples stored in an artifact, to check that a model elsewhere predicts the same.
 
-By the arithmetic of the parity gate and the tolerance that the artifact names: predictions that are
-not near-ties must be equal, and logits must be as near as TOLERANCES lets them be. The gate judges
-the better end of an interval, since its texts are a sample; here the same model repeats the same
-texts, so that the figures themselves are judged. Nothing here loads PyTorch, and no message has a
-text.
+The check uses the arithmetic of the parity gate and the tolerance that the artifact names:
+predictions that are not near-ties must be equal, and logits must be within TOLERANCES. The gate
+judges the better end of an interval, since its texts are a sample; here the same model repeats the
+same texts, so the figures themselves are judged. This module does not load PyTorch, and its
+messages contain no text.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from bertender.problems.problem import Problem
 from bertender.text.batch import Example
 
 MOST_BYTES = 8 * 1024
-"""Largest text: an artifact should stay small, and an endpoint refuses what is long."""
+"""Largest text: an artifact should stay small, and an endpoint refuses long texts."""
 DIGITS = 8
-"""Significant digits of a logit: a float32 has no more."""
+"""Significant digits of a logit: float32 has no more."""
 
 
 def golden_examples(examples: Sequence[Example], count: int, seed: int) -> tuple[Example, ...]:
-    """Return at most `count` examples that are not too long, the shortest and longest of them."""
+    """Return at most `count` examples that are not too long, including the shortest and longest."""
     if not count:
         return ()
     short = [each for each in examples if sum(len(text.encode()) for text in each) <= MOST_BYTES]
@@ -54,14 +54,14 @@ def golden_texts(
     tolerance: str,
     parity: Parity,
 ) -> GoldenTexts:
-    """Return examples of the task with a classifier's outputs of each of them alone.
+    """Return examples of the task, each with a classifier's outputs for it alone.
 
     Args:
-        classifier: that has passed the gate.
-        examples: of `golden_examples`.
+        classifier: classifier that has passed the gate.
+        examples: examples from `golden_examples`.
         runtime: row of RUNTIMES that runs the classifier.
-        tolerance: row of TOLERANCES for others that run the same graph.
-        parity: of the classifier with its source.
+        tolerance: row of TOLERANCES for other runtimes of the same graph.
+        parity: parity of the classifier with its source.
     """
     problem, texts = classifier.problem, []
     for example in examples:
@@ -92,11 +92,11 @@ class GoldenPrediction:
 
     label: Label | dict[str, Label]
     logits: npt.NDArray[np.float64]
-    """(rows, labels), at the places of the golden text"""
+    """(rows, labels), at the positions of the golden text"""
 
 
 class GoldenCheck(Record):
-    """Result of a comparison."""
+    """Result of a check."""
 
     texts: int = Field(description="that were compared")
     left_out: int = Field(description="golden texts that were not")
@@ -112,8 +112,8 @@ def check_golden(
     """Compare predictions with those of golden texts.
 
     Args:
-        golden: of an artifact.
-        predictions: place of a golden text -> its prediction; texts without one are left out.
+        golden: golden texts of an artifact.
+        predictions: index of a golden text -> its prediction; texts without one are left out.
         problem: the artifact's problem type.
     """
     counts = {"texts": len(predictions), "left_out": len(golden.texts) - len(predictions)}
@@ -130,7 +130,7 @@ def check_golden(
         actual=np.concatenate([prediction.logits for prediction in predictions.values()]),
         scale=golden.logit_scale,
         spread=golden.logit_spread,
-        size=golden.logit_spread,  # few texts show no shift of all
+        size=golden.logit_spread,  # a few texts show no common shift
         problems=(),
         places=np.concatenate([np.array(text.places) for text in texts]),
         replies=np.repeat(np.arange(len(rows)), rows),
@@ -164,12 +164,12 @@ def _other_labels(
     paired: PairedLogits,
     bounds: Tolerance,
 ) -> Iterator[str]:
-    """Yield the texts with another prediction, unless it was a near-tie."""
+    """Yield the texts whose prediction differs and was not a near-tie."""
     decided = decided_by(paired, bounds)
     for row, prediction in predictions.items():
         own = (paired.text_ids == row) & paired.decides
         turned = bool((decided[own] & ~paired.agrees[own]).any())
-        is_decided = decided.shape[1] > 0 and bool(decided[own].all())  # a number only moves
+        is_decided = decided.shape[1] > 0 and bool(decided[own].all())  # numbers have no decision
         misnamed = is_decided and prediction.label != golden.texts[row].label
         if turned or misnamed:
             moved = float(paired.differences[paired.text_ids == row].max())
@@ -180,7 +180,7 @@ def _other_labels(
 
 
 def _broken_bounds(golden: GoldenTexts, paired: PairedLogits, bounds: Tolerance) -> Iterator[str]:
-    """Yield what was measured and what is allowed, of the bounds that a few texts can break."""
+    """Yield measured and allowed values for the bounds that a few texts can break."""
     shares = paired.differences.max(axis=1) / (paired.scale or 1.0)
     output, relative = paired.problem.output, paired.relative_differences
     spread = f"the spread of {output}s over texts"

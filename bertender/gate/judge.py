@@ -1,15 +1,15 @@
-"""The parity gate: does a candidate agree with its reference in every batch that it may meet?
+"""The parity gate: does a candidate agree with its reference in all batches?
 
 TOLERANCES bounds a candidate's distance from its reference, a row for each precision, of two kinds.
-Where the candidate computes the same numbers in another way (another runtime, weights of fewer
-bits), every single logit is bounded: one that moves further is wrong. Where it rounds activations
-to a few hundred steps, single texts move far for no fault, so the distribution is judged: the
-median and the 95th percentile over texts, whether their order is still there, the predictions that
-are not near-ties, and the score. What a wrong number inside the graph does, too little to show in
-the logits, is found where it sits, by the checks of `quantize`.
+If the candidate computes the same numbers in another way (another runtime, weights of fewer bits),
+every single logit is bounded: one that moves further is wrong. If it rounds activations to a few
+hundred steps, single texts move far without a fault, so the distribution is judged: median and 95th
+percentile over texts, the order of the texts, predictions that are not near-ties, and the score. A
+wrong number inside the graph whose effect on the logits is too small is found there by the checks
+of `quantize`.
 
-Each model encodes the texts itself. Every check that fails is reported at once, with the figure,
-its bound and the worst text.
+Each model encodes the texts itself. All failed checks are reported at once, with figure, bound and
+worst text.
 """
 
 from __future__ import annotations
@@ -53,16 +53,16 @@ from bertender.text.batch import Example
 logger = logging.getLogger(__name__)
 
 LEAST_JUDGED = 0.1
-"""Share of the decisions: of fewer, it is said how few they are."""
+"""Share of judged decisions below which a warning reports how few there are."""
 
 
 class Tolerance(Record):
     """Bounds of the parity gate; None is not judged.
 
     Single logits are bounded as shares of the largest reference logit, distributions as shares of
-    the spread of the reference's logits over the texts, or of their size where all texts move
-    alike (`PairedLogits.relative_differences`): logits have no unit of their own. An untrained
-    model's are near 0.1, a confident one's near 10, and rounding grows with them.
+    the spread of the reference's logits over the texts, or of their size if all texts move alike
+    (`PairedLogits.relative_differences`): logits have no unit. An untrained model's are near 0.1, a
+    confident one's near 10, and rounding grows with them.
     """
 
     max_abs: float | None = Field(None, description="most that one logit may differ")
@@ -176,22 +176,21 @@ TOLERANCES = Table(
             tie_spreads=1.0,
             min_score_change=-1.0,
         ),
-        # 4-bit weights in groups of 32: of products, with floats for activations and 8-bit tables,
-        # or of tables, with 8-bit products. Tables alone move trained encoders no further than the
-        # row int8 allows, and untrained ones of 32 neurons, whose logits nearly cancel, a little
-        # further. Weights of 3 and 2 bits are trained: a model that has learned to bear them is
-        # asked for no less.
+        # 4-bit weights in groups of 32: of products, with float activations and 8-bit tables, or of
+        # tables, with 8-bit products. Tables alone move trained encoders no further than the row
+        # int8 allows, and untrained ones of 32 neurons, whose logits nearly cancel, a little
+        # further. Weights of 3 and 2 bits are trained, so they are judged no less strictly.
         "int4": FOUR_BITS,
         "int3": FOUR_BITS,
         "int2": FOUR_BITS,
-        # A graph with learned scales, and the fake-quantized PyTorch model that they are from. Both
-        # round the same numbers; sums in another order bring a few activations to the next of 256
-        # steps, and each layer passes that on.
+        # A graph with learned scales, and its fake-quantized PyTorch source. Both round the same
+        # numbers; sums in another order move a few activations to the next of 256 steps, and each
+        # layer passes that on.
         "fake-quantized": Tolerance(
             max_median=0.1, max_p95=0.4, max_edge=0.8, min_agreement=0.99, tie_spreads=0.4
         ),
-        # The same model file behind an endpoint. Only the batches differ, and in fp32 they change
-        # nothing but the order of sums. An int8 endpoint meets this with one text a request
+        # The same model file behind an endpoint. Only the batches differ, which in fp32 changes
+        # only the order of sums. An int8 endpoint meets these bounds with one text per request
         # (batch_sizes=(1,)); in batches it is as far from itself as the row int8 allows.
         "served": Tolerance(
             max_abs=1e-4, mean_abs=1e-5, min_cosine=0.99999, min_agreement=1.0, tie_margin=2e-4
@@ -203,7 +202,7 @@ TOLERANCES = Table(
 def decided_by(paired: PairedLogits, tolerance: Tolerance) -> BoolArray:
     """Return whether the reference's decision is not a near-tie (rows, decisions)."""
     if tolerance.tie_spreads is not None:
-        # logits that each move by d can turn a prediction whose gap is within 2 d
+        # logits that each move by d can change a prediction whose margin is within 2 d
         return np.asarray(paired.gaps / 2 > tolerance.tie_spreads * paired.spread)
     return np.asarray(paired.gaps > (tolerance.tie_margin or 0.0) * paired.scale)
 
@@ -211,11 +210,11 @@ def decided_by(paired: PairedLogits, tolerance: Tolerance) -> BoolArray:
 def judged_of(paired: PairedLogits, tolerance: Tolerance) -> BoolArray:
     """Return which decisions of the reference are judged (rows, decisions).
 
-    Where the rows of a text decide together, they compete: the two tokens where an answer is likely
-    to start are far nearer each other than tokens are in general, and a spread of all tokens calls
-    nearly every answer a near-tie. There, a decision is judged too whose logits are further apart
-    than this candidate moves logits: what moves less turns none. A candidate that moves them far
-    gains nothing by it.
+    If the rows of a text decide together, they compete: the two tokens where an answer is likely to
+    start are far nearer to each other than tokens are in general, and by the spread over all tokens
+    nearly every answer is a near-tie. There, a decision is judged too if its logits are further
+    apart than this candidate moves logits, since smaller moves change none. So a candidate that
+    moves logits far gains nothing.
     """
     decided = decided_by(paired, tolerance)
     own = ~paired.edge_rows
@@ -225,7 +224,7 @@ def judged_of(paired: PairedLogits, tolerance: Tolerance) -> BoolArray:
 
 
 def warn_of_near_ties(name: str, figures: Figures, judged: int) -> None:
-    """Log a warning where so few decisions are judged that their agreement says little."""
+    """Log a warning if so few decisions are judged that their agreement says little."""
     ties = figures.near_ties or 0
     if judged < LEAST_JUDGED * (judged + ties):
         logger.warning(
@@ -245,15 +244,15 @@ class Check:
     bound: str
     at_most: bool = False
     unit: Literal["scale", "spread", None] = None
-    """What the bound is a share of: the largest reference logit, where the figure is in logits; or
-    the spread of the reference's logits over texts, where the figure is in spreads too."""
+    """Unit of the bound: the largest reference logit, if the figure is in logits; or the spread of
+    the reference's logits over texts, if the figure is in spreads too."""
 
 
 LARGEST: Mapping[str, str] = {
     "logit": "largest reference logit",
     "number": "largest distance of a reference number from their mean",
 }
-"""`Problem.output` -> what `Problem.scale` is the size of."""
+"""`Problem.output` -> subject of `Problem.scale`."""
 CHECKS = (
     Check("max_abs_difference", "max_abs", at_most=True, unit="scale"),
     Check("mean_abs_difference", "mean_abs", at_most=True, unit="scale"),
@@ -270,7 +269,7 @@ CHECKS = (
 def failures_of(
     figures: Figures, paired: PairedLogits, tolerance: Tolerance, decided: BoolArray
 ) -> list[str]:
-    """Return measured and allowed value and the worst text of every check that fails."""
+    """Return the measured and allowed values and the worst text of every failed check."""
     failures = []
     for check in CHECKS:
         value, share = getattr(figures, check.figure), getattr(tolerance, check.bound)
@@ -293,7 +292,7 @@ def failures_of(
 
 
 def _badness(paired: PairedLogits, decided: BoolArray) -> Mapping[str, FloatArray]:
-    """Return how bad each row is (rows,), by the figure that it is bad for."""
+    """Return how bad each row is (rows,), by the kind of figure."""
     relative, turned = paired.relative_differences, ~paired.agrees
     of_texts = relative * ~paired.edge_rows
     return {
@@ -310,7 +309,7 @@ def _badness(paired: PairedLogits, decided: BoolArray) -> Mapping[str, FloatArra
 
 
 class CaseParity(Record):
-    """Result of the candidate in one arrangement of the texts."""
+    """Result for the candidate in one arrangement of the texts."""
 
     name: str
     rows: int
@@ -359,7 +358,7 @@ class Parity(Figures):
 
     @property
     def scale_name(self) -> str:
-        """What `logit_scale` is, in words."""
+        """Meaning of `logit_scale`, in words."""
         return LARGEST[self.output]
 
     @property
@@ -368,7 +367,7 @@ class Parity(Figures):
         return "1 failure" if len(self.failures) == 1 else f"{len(self.failures)} failures"
 
     def summary(self) -> ParitySummary:
-        """Return the figures that an artifact's card holds."""
+        """Return the figures for an artifact's card."""
         return ParitySummary(**{name: getattr(self, name) for name in ParitySummary.model_fields})
 
 
@@ -385,17 +384,17 @@ def check_parity(
     """Compare a candidate's logits with its reference's on real text.
 
     Args:
-        reference: what is right; asked one text at a time.
-        candidate: what is checked; asked in every arrangement.
-        examples: texts of the task, all of which are used: see `parity_sample`.
+        reference: correct model; it runs on single texts.
+        candidate: checked model; it runs on every arrangement.
+        examples: texts of the task, for instance from `parity_sample`; all are used.
         tolerance: a row of TOLERANCES.
-        batch_sizes: of the candidate's batches over all examples.
-        seed: which texts are in a batch together.
+        batch_sizes: sizes of the candidate's batches over all examples.
+        seed: seed that decides which texts share a batch.
         truth: the labels of the examples; without them the score is not judged.
 
     Returns:
-        A Parity, whose `failures` name everything that is wrong. A candidate that raises is a
-        failure like others; an error of the reference is raised.
+        A Parity, whose `failures` name everything that is wrong. An error raised by the candidate
+        is a failure like others; an error of the reference is raised.
     """
     problems = _problems_of_inputs(reference, candidate, examples)
     if examples and len(reference.labels) == len(candidate.labels):
@@ -462,14 +461,14 @@ def _problems_of_inputs(
         problems.append(f"{kind}: {actual}, must be {expected}: predictions would have wrong names")
     if not examples:
         return [*problems, "no examples to compare, allowed at least 1: give texts of the task"]
-    # the edge texts show where texts are truncated
+    # the edge texts show the length of truncation
     questions = questions_of(reference, reference, examples)
     whole = tuple(question.example for question in questions if question.tokens is None)
     return [*problems, *input_problems(reference, candidate, whole)]
 
 
 def require_parity(parity: Parity) -> None:
-    """Raise ParityError, listing every failure, unless the candidate passed."""
+    """Raise ParityError with all failures, unless the candidate passed."""
     if parity.passed:
         return
     raise ParityError(
@@ -483,7 +482,7 @@ def require_parity(parity: Parity) -> None:
 def parity_sample(
     examples: Sequence[Example], count: int = PARITY_TEXTS, seed: int = 0
 ) -> tuple[Example, ...]:
-    """Return at most `count` examples, the shortest and the longest among them."""
+    """Return at most `count` examples, including the shortest and the longest."""
     return tuple(examples[row] for row in sampled_rows(examples, count, seed))
 
 
