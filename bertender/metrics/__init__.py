@@ -1,7 +1,7 @@
 """METRICS: scores, and paired changes of scores, each with a 95 % interval.
 
-The values are scikit-learn's, SciPy's and seqeval's, the intervals Wilson's or a bootstrap's. These
-libraries are imported where they compute: records and settings name metrics without waiting.
+The values match scikit-learn, SciPy and seqeval; the intervals are Wilson's or by bootstrap. These
+libraries are imported where they compute, so that records and settings can name metrics at once.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from bertender.metrics.tags import EntityF1, TagAccuracy
 
 
 class Metrics(Table[Metric]):
-    """Scores by name; those of models with several heads are named as `metrics.metric` says."""
+    """Scores by name; `metrics.metric` describes the names for models with several heads."""
 
     def __missing__(self, name: str) -> Metric:
         if AND in name:
@@ -103,13 +103,14 @@ def score(
         metric: a name of METRICS.
         label_ids: the true label of each row.
         predictions: the predicted label of each row.
-        label_count: how many labels the task has; None counts those that occur.
-        labels: their names, for metrics that read names.
-        seed: what the bootstrap draws from.
+        label_count: number of the task's labels; None counts those that occur.
+        labels: label names, for metrics that read names.
+        seed: seed of the bootstrap.
 
     Raises:
         UnknownNameError: there is no such metric.
-        DataError: there are no rows, not as many predictions as labels, or ids of other labels.
+        DataError: there are no rows, the numbers of predictions and labels differ, or an id is
+            invalid.
     """
     row, known = METRICS[metric], LabelSet(label_count, labels)
     value, low, high = row.score(label_ids, predictions, known, seed)
@@ -127,10 +128,10 @@ def paired_change(
     *,
     seed: int = 0,
 ) -> Change:
-    """Return what the candidate gains over the reference, in points, by a paired bootstrap.
+    """Return the candidate's gain over the reference, in points, by a paired bootstrap.
 
-    Both models predict the same rows, so most of a score's uncertainty (which rows were drawn)
-    is common to both and cancels: this interval is narrower than the two scores' intervals suggest.
+    Both models predict the same rows, so most of a score's uncertainty (which rows were drawn) is
+    common to both and cancels: this interval is narrower than the two scores' intervals suggest.
     Other arguments and errors are those of `score`; `labels` are those of the task.
     """
     models = [reference_predictions, candidate_predictions]

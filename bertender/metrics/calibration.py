@@ -1,8 +1,8 @@
-"""Calibration: probabilities that are as often right as they say, and how far they are from that.
+"""Calibration: probabilities that match the shares of correct predictions, and their error.
 
-A temperature divides all logits and turns no prediction (Guo et al., arXiv:1706.04599, section 4).
-Labels of a set have a curve each: Platt's line of logits, or an isotonic one, which needs more
-texts. The expected calibration error is equation 3 there.
+A temperature divides all logits and changes no prediction (Guo et al., arXiv:1706.04599, section
+4). Each label of a set has its own curve: Platt's line of logits, or an isotonic one, which needs
+more texts. The expected calibration error is equation 3 of the paper.
 """
 
 from __future__ import annotations
@@ -19,11 +19,12 @@ BoolArray = npt.NDArray[np.bool_]
 
 BINS = 15
 SMALLEST = 1e-12
-"""Of a probability in a logarithm."""
+"""Smallest probability in a logarithm."""
 TEMPERATURES = (0.05, 20.0)
-"""Between which one is searched; a model beyond has learned nothing, or its training texts."""
+"""Range of the search; a model beyond it has learned nothing, or has memorised its training
+texts."""
 FEWEST_OF_LABEL = 10
-"""Texts that have a label, and that lack it, for a curve of its own."""
+"""Fewest texts with a label, and without it, for its own curve."""
 
 
 def log_sigmoid(logits: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
@@ -42,30 +43,30 @@ def fit_temperature(logits: FloatArray, truth: BoolArray) -> float:
 
     Args:
         logits: (rows, labels).
-        truth: whether each label is the right one, (rows, labels).
+        truth: whether each label is correct, (rows, labels).
     """
     from scipy.optimize import minimize_scalar
 
     def nll(log_temperature: float) -> float:
         return float(-log_softmax(logits / np.exp(log_temperature))[truth].mean())
 
-    # convex in 1 / T, and so with one minimum in log T
+    # convex in 1 / T, so there is one minimum in log T
     bounds = tuple(map(float, np.log(TEMPERATURES)))
     return float(np.exp(minimize_scalar(nll, bounds=bounds, method="bounded").x))
 
 
 def fit_line(logits: FloatArray, truth: BoolArray) -> tuple[float, float]:
-    """Return slope and shift of one label's logits (texts,), by a logistic regression.
+    """Return slope and shift for one label's logits (texts,), by logistic regression.
 
-    The targets are Platt's, (n+ + 1) / (n+ + 2) and 1 / (n- + 2), so that classes that the logit
-    separates have no endless slope.
+    The targets are Platt's, (n+ + 1) / (n+ + 2) and 1 / (n- + 2), so that the slope stays finite if
+    the logit separates the classes.
     """
     from sklearn.linear_model import LogisticRegression
 
     count = int(truth.sum())
     yes, no = (count + 1) / (count + 2), 1 / (len(truth) - count + 2)
     target = np.where(truth, yes, no)
-    # a target between 0 and 1 is a row of each class, by weight
+    # a target between 0 and 1 is a weighted row of each class
     model = LogisticRegression(C=1e6, max_iter=1000)
     rows = np.concatenate([logits, logits])[:, None]
     classes = np.repeat([1, 0], len(logits))
@@ -74,9 +75,9 @@ def fit_line(logits: FloatArray, truth: BoolArray) -> tuple[float, float]:
 
 
 def fit_points(logits: FloatArray, truth: BoolArray) -> tuple[tuple[float, float], ...]:
-    """Return the corners of the isotonic regression of one label's logits (texts,).
+    """Return the corners of the isotonic regression for one label's logits (texts,).
 
-    No probability is nearer to 0 or 1 than so many texts can show, by Laplace's rule.
+    By Laplace's rule, probabilities are no nearer to 0 or 1 than the number of texts can show.
     """
     from sklearn.isotonic import IsotonicRegression
 
@@ -88,19 +89,19 @@ def fit_points(logits: FloatArray, truth: BoolArray) -> tuple[tuple[float, float
 
 
 def has_enough(truth: BoolArray) -> bool:
-    """Return whether a label's texts (texts,) are enough for a curve of its own."""
+    """Return whether a label's texts (texts,) are enough for its own curve."""
     count = int(truth.sum())
     return min(count, len(truth) - count) >= FEWEST_OF_LABEL
 
 
 class Judged:
-    """Probabilities of some texts, and which labels are right.
+    """Probabilities for some texts, and the correct labels.
 
     Args:
         probabilities: (rows, labels).
-        truth: whether a label is right, (rows, labels).
-        texts: number of the text of each row, (rows,), from 0; several rows may be of one.
-        one_of_labels: a row has one label, and the probability of the predicted one counts; else
+        truth: whether a label is correct, (rows, labels).
+        texts: number of the text of each row, (rows,), from 0; several rows may share a text.
+        one_of_labels: a row has one label, and the probability of the predicted label counts; else
             each label of a row is a prediction.
     """
 
@@ -128,7 +129,7 @@ class Judged:
         self.bins = np.minimum((self.confidence * BINS).astype(np.int64), BINS - 1)
 
     def reliability(self) -> Reliability:
-        """Return how far the probabilities are from the shares that are right."""
+        """Return the distance of the probabilities from the shares of correct predictions."""
         counts, confidence, right = (
             np.bincount(self.bins, weights, BINS)
             for weights in (np.ones(len(self.bins)), self.confidence, self.right.astype(float))

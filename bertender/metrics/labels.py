@@ -1,6 +1,6 @@
-"""Scores of a predicted label, or a predicted set of labels, for each row.
+"""Scores for rows with one predicted label or a predicted set of labels.
 
-The values of single labels are scikit-learn's, which is imported there.
+The values for single labels are those of scikit-learn, which is imported where they are computed.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from bertender.metrics.metric import (
 class Counts:
     """Counts of many confusion matrices; each array is (resamples, labels).
 
-    `hits` counts the rows of a label that are predicted right, `actual` the rows of a label,
-    `predicted` the rows predicted as it.
+    `hits` counts the correct rows of a label, `actual` the rows with the label, `predicted` the
+    rows with that prediction.
     """
 
     hits: FloatArray
@@ -53,7 +53,7 @@ def count_labels(actual: IntArray, predicted: IntArray, draws: FloatArray, label
 
 
 class RowMetric(Metric):
-    """A metric of one predicted label a row, with a bootstrap interval over rows."""
+    """A metric for one predicted label per row, with a bootstrap interval over rows."""
 
     @abstractmethod
     def value(self, label_ids: IntArray, predictions: IntArray, labels: int) -> float:
@@ -91,7 +91,7 @@ class RowMetric(Metric):
 
 
 class Accuracy(RowMetric):
-    """The share of rows that are predicted right, with Wilson's interval."""
+    """The share of rows with a correct prediction, with Wilson's interval."""
 
     def chance(self, labels: int) -> float:
         return 1 / labels
@@ -113,7 +113,7 @@ class Accuracy(RowMetric):
 
 
 class MacroF1(RowMetric):
-    """The mean over the labels that occur of each one's F1."""
+    """The mean F1 over the labels that occur."""
 
     def value(self, label_ids: IntArray, predictions: IntArray, labels: int) -> float:
         from sklearn.metrics import f1_score
@@ -127,7 +127,7 @@ class MacroF1(RowMetric):
 
 
 class F1(MacroF1):
-    """F1 of label 1 for two labels; for more, the mean over the labels that occur."""
+    """F1 of label 1 for two labels; for more, the mean F1 over the labels that occur."""
 
     def value(self, label_ids: IntArray, predictions: IntArray, labels: int) -> float:
         from sklearn.metrics import f1_score
@@ -176,7 +176,7 @@ def _resampled_cells(columns: IntArray, seed: int) -> tuple[IntArray, FloatArray
 
     Args:
         columns: labels and predictions (columns, rows).
-        seed: what the draws come from.
+        seed: seed of the draws.
 
     Returns:
         cells (columns, cells) and draws (resamples, cells).
@@ -188,14 +188,14 @@ def _resampled_cells(columns: IntArray, seed: int) -> tuple[IntArray, FloatArray
 
 
 def _aligned(label_ids: Rows, *predicted: Rows) -> tuple[IntArray, list[IntArray]]:
-    """Return labels and predictions as arrays (rows,); DataError where they are not as many."""
+    """Return labels and predictions as arrays (rows,); raise DataError if their numbers differ."""
     check_aligned(label_ids, predicted)
     truth, *columns = (np.asarray(each, dtype=np.int64) for each in (label_ids, *predicted))
     return truth, columns
 
 
 def _labels_in(label_count: int | None, *columns: IntArray) -> int:
-    """Return how many labels there are, at least 2; raise DataError for ids beyond that."""
+    """Return the number of labels, at least 2; raise DataError for ids beyond it."""
     occurring = max(2, *(int(column.max()) + 1 for column in columns))
     labels = max(2, label_count or occurring)
     lowest = min(int(column.min()) for column in columns)
@@ -204,7 +204,7 @@ def _labels_in(label_count: int | None, *columns: IntArray) -> int:
 
 
 def _check_ids(lowest: int, highest: int, labels: int) -> None:
-    """Raise DataError where a task of so many labels has no such ids."""
+    """Raise DataError if ids are invalid for this number of labels."""
     if lowest < 0 or highest >= labels:
         raise DataError(
             f"label ids from {lowest} to {highest} do not fit a task of {labels} labels: ids run "
@@ -216,13 +216,13 @@ BoolArray = npt.NDArray[np.bool_]
 
 
 class SetMetric(RowsMetric):
-    """A score of a predicted set of labels a row, each the numbers of its labels.
+    """A score for a predicted set of labels per row, each a tuple of label numbers.
 
     Truth and predictions are arrays (rows, labels).
     """
 
     needs_labels: bool = True
-    """Says nothing of rows that are all without labels."""
+    """The score is undefined for rows that all have no labels."""
 
     def undefined(self, label_ids: Rows, predictions: Rows, known: LabelSet) -> str | None:
         return None if not self.needs_labels or any(map(len, label_ids)) else "no row has a label"
@@ -259,7 +259,7 @@ class MicroF1(SetMetric):
 
 
 class MacroF1Sets(SetMetric):
-    """The mean over the labels that occur of each one's F1."""
+    """The mean F1 over the labels that occur."""
 
     def of_draws(self, truth: BoolArray, predicted: BoolArray, draws: FloatArray) -> FloatArray:
         hits = draws @ (truth & predicted)
@@ -268,7 +268,7 @@ class MacroF1Sets(SetMetric):
 
 
 class Jaccard(SetMetric):
-    """The mean over rows of what both sets share of their union; 1 where both are empty."""
+    """The mean over rows of intersection over union; 1 if both sets are empty."""
 
     needs_labels = False
 
@@ -280,7 +280,7 @@ class Jaccard(SetMetric):
 
 
 class ExactMatch(SetMetric):
-    """The share of rows whose set is right as a whole."""
+    """The share of rows whose whole set is correct."""
 
     needs_labels = False
 
@@ -290,10 +290,10 @@ class ExactMatch(SetMetric):
 
 
 class MeanAveragePrecision(SetMetric):
-    """The mean over the labels that occur of each one's average precision.
+    """The mean over the labels that occur of their average precision.
 
-    That is scikit-learn's: the precision at each row that has the label, where rows are ordered by
-    the label's logit; rows of equal logits count together. No threshold enters it.
+    This is scikit-learn's definition: the precision at each row that has the label, with rows
+    ordered by the label's logit; rows with equal logits count together. No threshold is needed.
     """
 
     only_shown = "it judges the order of the scores, and not the labels that a model gives"
@@ -310,7 +310,7 @@ class MeanAveragePrecision(SetMetric):
         for has, logits in zip(truth.T, predicted.T, strict=True):
             order = np.argsort(-logits, kind="stable")
             falling = logits[order]
-            last = np.searchsorted(-falling, -falling, side="right") - 1  # of equal ones
+            last = np.searchsorted(-falling, -falling, side="right") - 1  # of equal logits
             drawn = draws[:, order]
             found = drawn * has[order]
             precision = divide(np.cumsum(found, axis=1), np.cumsum(drawn, axis=1))[:, last]

@@ -1,10 +1,10 @@
-"""Metric: a score of predictions, with a 95 % interval, and its paired change; also of each label.
+"""Metric: a score of predictions with a 95 % interval, paired changes, and scores by label.
 
-Resampling rows with replacement and counting how often each was drawn is the same as drawing these
-counts from a multinomial, so a bootstrap here draws counts and never touches the rows again.
+Resampling rows with replacement and counting the draws of each is the same as drawing these counts
+from a multinomial, so a bootstrap here draws counts and never touches the rows again.
 
-Models with several heads have scores of one head, called HEAD:METRIC, and the mean over heads,
-called HEAD:METRIC+HEAD:METRIC.
+Models with several heads have scores for one head, named HEAD:METRIC, and means over heads, named
+HEAD:METRIC+HEAD:METRIC.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from bertender.metrics.targets import is_labelled
 IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float64]
 Rows: TypeAlias = Sequence[Any] | IntArray
-"""The labels of the rows, or predictions of them."""
+"""Labels of rows, or predictions for them."""
 
 POINTS = 100.0
 """A metric point is a hundredth of the metric."""
@@ -57,10 +57,10 @@ class Change(Record):
 
 @dataclass(frozen=True)
 class LabelSet:
-    """The labels of a task, as far as they are known."""
+    """The labels of a task, as far as known."""
 
     count: int | None = None
-    """None counts those that occur."""
+    """Number of labels; None counts those that occur."""
     names: Sequence[str] = ()
 
 
@@ -68,23 +68,23 @@ UNKNOWN = LabelSet()
 
 
 class Metric(ABC):
-    """A row of METRICS: a score, of which more is better."""
+    """A row of METRICS: a score where more is better."""
 
     only_shown: str = ""
-    """Why nothing is chosen by it; empty where it may be."""
+    """Why the metric does not choose a model; empty if it may."""
     reads_logits: bool = False
-    """Its predictions are the logits of the rows, (rows, labels), and not what they decide."""
+    """Whether predictions are the logits of the rows, (rows, labels), instead of labels."""
 
     def chance(self, labels: int) -> float | None:
-        """Return what a guess scores; None where that depends on the shares of the labels."""
+        """Return the score of a guess; None if it depends on the shares of the labels."""
         return None
 
     def undefined(self, label_ids: Rows, predictions: Rows, known: LabelSet) -> str | None:
-        """Return why the score says nothing about some rows; None where it does."""
+        """Return why the score is undefined for some rows; None if it is defined."""
         return None
 
     def count(self, label_ids: Rows, known: LabelSet) -> int:
-        """Return how many of some rows are scored."""
+        """Return how many of the rows are scored."""
         return len(label_ids)
 
     def score(
@@ -98,11 +98,11 @@ class Metric(ABC):
     def resampled(
         self, label_ids: Rows, predictions: Sequence[Rows], known: LabelSet, seed: int
     ) -> tuple[list[float], list[FloatArray]]:
-        """Return the value of each model's predictions, and its values (resamples,)."""
+        """Return the value for each model's predictions, and its resampled values (resamples,)."""
 
 
 class RowsMetric(Metric):
-    """A metric whose value follows from how often each row is drawn."""
+    """A metric that can be computed from the number of draws of each row."""
 
     @abstractmethod
     def prepared(
@@ -126,11 +126,11 @@ class RowsMetric(Metric):
 
 
 class OneOrSeveral(Metric):
-    """A score that has one meaning for a label a row, and another for several.
+    """A score that is defined differently for one label per row and for several.
 
     Args:
-        one: where a row has one label.
-        several: where it has a set of them.
+        one: the metric for rows with one label.
+        several: the metric for rows with a set of labels.
     """
 
     def __init__(self, one: Metric, several: Metric) -> None:
@@ -138,7 +138,7 @@ class OneOrSeveral(Metric):
         self.several = several
 
     def of(self, label_ids: Rows) -> Metric:
-        """Return the one that some rows have."""
+        """Return the metric for the given rows."""
         return self.several if len(label_ids) and np.ndim(label_ids[0]) else self.one
 
     def chance(self, labels: int) -> float | None:
@@ -159,7 +159,7 @@ class OneOrSeveral(Metric):
 
 
 def named(number: int, known: LabelSet) -> str:
-    """Return how a message calls a label."""
+    """Return the name of a label for a message."""
     return repr(known.names[number]) if number < len(known.names) else str(number)
 
 
@@ -176,12 +176,12 @@ def drawn(rows: int, seed: int) -> FloatArray:
 
 
 def divide(numerator: FloatArray, denominator: FloatArray) -> FloatArray:
-    """Return quotients, 0 where there is nothing to divide by."""
+    """Return quotients, 0 where the denominator is 0."""
     return np.divide(numerator, denominator, out=np.zeros_like(numerator), where=denominator > 0)
 
 
 def check_aligned(label_ids: Rows, predictions: Sequence[Rows]) -> None:
-    """Raise DataError where there are no rows, or not one prediction for each."""
+    """Raise DataError if there are no rows, or not one prediction per row."""
     if not len(label_ids):
         raise DataError("no rows to score: the split is empty. Give at least one labelled example.")
     for each in predictions:
@@ -193,11 +193,11 @@ def check_aligned(label_ids: Rows, predictions: Sequence[Rows]) -> None:
 
 
 Parts = Set[tuple[str, Any]]
-"""What an answer consists of: each a label, and a place where an answer has several."""
+"""Parts of an answer: each a label, and a position if an answer has several."""
 
 
 class LabelScore(Record):
-    """How well one label is found. What cannot be computed is None."""
+    """Scores of one label. Undefined scores are None."""
 
     precision: float | None = Field(description="None where it is never predicted")
     recall: float | None = Field(description="None where no row has it")
@@ -207,7 +207,7 @@ class LabelScore(Record):
 
 
 class AllScores(Record):
-    """Every score of a model that its kind of problem has, and those of each label."""
+    """All scores of a model for its kind of problem, and the scores by label."""
 
     scores: tuple[Score, ...] = Field(description="the metrics of the problem type, in its order")
     by_label: dict[str, LabelScore] = Field(
@@ -227,8 +227,8 @@ def label_scores(
 
     Args:
         truth: the parts of each row's true answer.
-        predicted: those of a model's.
-        order: labels that are there in any case, first; others follow by alphabet.
+        predicted: the parts of each row's prediction.
+        order: labels to list first in any case; others follow alphabetically.
     """
     actual, found, hits = Counter[str](), Counter[str](), Counter[str]()
     for true, own in zip(truth, predicted, strict=True):
@@ -253,28 +253,28 @@ def _share(part: int, whole: int) -> float | None:
 
 
 OF_HEAD = ":"
-"""Between the name of a head and its kind, its labels or its metrics."""
+"""Separator between the name of a head and its kind, labels or metrics."""
 AND = "+"
 
 
 def of_one_head(metric: str, head: str) -> str | None:
-    """Return the metric of one head in the name of a mean; None where the mean has none of it."""
+    """Return the metric of one head in the name of a mean; None if the mean has none."""
     start = f"{head}{OF_HEAD}"
     own = (part.removeprefix(start) for part in metric.split(AND) if part.startswith(start))
     return next(own, None)
 
 
 def labels_of_head(labels: Sequence[str], head: str) -> tuple[str, ...]:
-    """Return the labels of one head without its name, given those of all."""
+    """Return the labels of one head without its name, given all labels."""
     start = f"{head}{OF_HEAD}"
     return tuple(label.removeprefix(start) for label in labels if label.startswith(start))
 
 
 class OfHead(Metric):
-    """A score of one head, on the rows that have a label of it.
+    """A score of one head, on the rows that have a label for it.
 
     Args:
-        head: its name, with which the names of its labels begin.
+        head: its name, the prefix of its label names.
         metric: the score.
     """
 
@@ -309,7 +309,7 @@ class OfHead(Metric):
     def _of_head(
         self, label_ids: Rows, predictions: Sequence[Rows], known: LabelSet
     ) -> tuple[list[Any], list[list[Any]], LabelSet]:
-        """Return truth and predictions of the rows that have a label of the head."""
+        """Return truth and predictions for the rows that have a label for the head."""
         heads = [*dict.fromkeys(name.partition(OF_HEAD)[0] for name in known.names)]
         place, names = heads.index(self.head), labels_of_head(known.names, self.head)
         rows = [row for row, true in enumerate(label_ids) if is_labelled(true[place])]
@@ -318,10 +318,10 @@ class OfHead(Metric):
 
 
 class MeanOfHeads(Metric):
-    """The mean of scores of several heads. For its interval, errors of heads are independent.
+    """The mean of scores of several heads. The interval assumes independent errors.
 
     Args:
-        metrics: of the heads.
+        metrics: metrics of the heads.
     """
 
     def __init__(self, metrics: Sequence[Metric]) -> None:

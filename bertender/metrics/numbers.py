@@ -1,8 +1,7 @@
 """Scores of predicted numbers and of vectors, with a bootstrap interval over rows.
 
-A prediction of vectors is, by pairs of texts, the cosine of a pair, and the rank of its second text
-among those of all pairs. Pairs whose texts belong together, without a number, have the number
-infinity.
+A prediction for pairs of texts has the cosine of each pair, and the rank of its second text among
+those of all pairs. Pairs that belong together, without a similarity, have the target infinity.
 """
 
 from __future__ import annotations
@@ -20,11 +19,11 @@ from bertender.metrics.metric import (
 )
 
 LEAST = 1e-9
-"""Of standard deviations, of numbers of which it is 1: less is rounding."""
+"""Smallest standard deviation of numbers scaled to 1; less is rounding."""
 
 
 class NumberMetric(RowsMetric):
-    """A score of one predicted number a row."""
+    """A score for one predicted number per row."""
 
     def prepared(
         self, label_ids: Rows, predictions: Sequence[Rows], known: LabelSet
@@ -34,7 +33,7 @@ class NumberMetric(RowsMetric):
 
 
 class Pearson(NumberMetric):
-    """Pearson's correlation; 0 where one of both is the same in all rows."""
+    """Pearson's correlation; 0 if truth or prediction is constant."""
 
     def chance(self, labels: int) -> float | None:
         return 0.0
@@ -47,7 +46,7 @@ class Pearson(NumberMetric):
 
     def of_draws(self, truth: FloatArray, predicted: FloatArray, draws: FloatArray) -> FloatArray:
         rows = draws.sum(axis=1)
-        # shifted to 0 and scaled, so that the squares lose no digits
+        # shifted to 0 and scaled, so that squares lose no digits
         first, second = (_standard(each) for each in (truth, predicted))
         means = [draws @ each / rows for each in (first, second)]
         covariance = draws @ (first * second) / rows - means[0] * means[1]
@@ -66,7 +65,7 @@ def _standard(numbers: FloatArray) -> FloatArray:
 
 
 class Spearman(Pearson):
-    """Spearman's correlation: Pearson's of ranks. Resamples keep the ranks of all rows."""
+    """Spearman's correlation: Pearson's for ranks. Resamples keep the ranks over all rows."""
 
     def of_draws(self, truth: FloatArray, predicted: FloatArray, draws: FloatArray) -> FloatArray:
         from scipy.stats import rankdata
@@ -75,7 +74,7 @@ class Spearman(Pearson):
 
 
 class MeanAbsoluteError(NumberMetric):
-    """The mean distance of the numbers from the true ones, in their unit."""
+    """The mean distance from the true numbers, in their unit."""
 
     only_shown = "less is better, and it is in the unit of the data"
 
@@ -84,7 +83,7 @@ class MeanAbsoluteError(NumberMetric):
 
 
 class CosineSpearman(Spearman):
-    """Spearman's correlation of cosines with the numbers of the pairs."""
+    """Spearman's correlation of cosines with the similarities of the pairs."""
 
     def chance(self, labels: int) -> None:
         return None
@@ -102,7 +101,7 @@ class CosineSpearman(Spearman):
 
 
 class Recall(RowsMetric):
-    """The share of first texts of pairs whose second text is among the `most` nearest of all."""
+    """The share of pairs whose second text is among the `most` nearest to the first text."""
 
     def __init__(self, most: int) -> None:
         self.most = most

@@ -1,7 +1,7 @@
-"""Scores of rankings: a prediction is the score of each passage of a query.
+"""Scores of rankings: a prediction has the score of each passage of a query.
 
-Targets are the relevances of the passages, 0 for none. Passages are ranked by falling scores, equal
-ones in the order in which they came.
+Targets are the relevances of the passages, 0 for none. Passages are ranked by falling scores; those
+with equal scores keep their order.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ UNRANKED = "every query has passages of one relevance alone: any order of them i
 
 
 def ranked(scores: npt.ArrayLike) -> npt.NDArray[np.int64]:
-    """Return the places of passages, the best first, given their scores (passages,)."""
+    """Return the passages' indices, the best first, given their scores (passages,)."""
     return np.argsort(-np.asarray(scores, dtype=np.float64), kind="stable")
 
 
 class RankingMetric(RowsMetric):
-    """The mean over queries of how well their passages are ranked.
+    """The mean over queries of a score of their ranked passages.
 
-    Queries without a relevant passage are left out: no order of theirs is better than another.
+    Queries without a relevant passage are left out, since all their orders are equally good.
     """
 
     def undefined(self, label_ids: Rows, predictions: Rows, known: LabelSet) -> str | None:
@@ -37,7 +37,7 @@ class RankingMetric(RowsMetric):
     def prepared(
         self, label_ids: Rows, predictions: Sequence[Rows], known: LabelSet
     ) -> list[tuple[FloatArray, FloatArray]]:
-        """Return which queries count, and how well each model ranks their passages."""
+        """Return which queries count, and the score of each model's rankings."""
         truth = [np.asarray(each, dtype=np.float64) for each in label_ids]
         counted = np.array([float(each.max(initial=0.0) > 0) for each in truth])
         return [(counted, self._values(truth, each)) for each in predictions]
@@ -47,7 +47,8 @@ class RankingMetric(RowsMetric):
 
     @abstractmethod
     def of_query(self, relevances: FloatArray) -> float:
-        """Return how good a ranking is, given the relevances in its order; one is above 0."""
+        """Return the score of a ranking, given the relevances in its order; at least one is above
+        0."""
 
     def _values(self, truth: Sequence[FloatArray], scores: Rows) -> FloatArray:
         pairs = zip(truth, scores, strict=True)
@@ -82,7 +83,7 @@ class ReciprocalRank(RankingMetric):
 
 
 class PassageRecall(RankingMetric):
-    """The share of the relevant passages that are among the first."""
+    """The share of the relevant passages that are among the first passages."""
 
     def __init__(self, most: int) -> None:
         self.most = most

@@ -1,4 +1,4 @@
-"""The scores of taggers: how many whole entities they find, or how many words they tag right."""
+"""Scores of taggers: F1 of whole entities, or accuracy over words."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from bertender.metrics.metric import (
 
 OUTSIDE = "O"
 SCHEME_TAG = re.compile(f"{OUTSIDE}|[BIESLUM](-.+)?", re.DOTALL)
-"""A tag of BIO, or, of a finished tagger, of IOBES, BILOU or BMES."""
+"""A tag of BIO, or of the schemes IOBES, BILOU or BMES in imported taggers."""
 SAME_AS = {"L": "E", "U": "S", "M": "I"}
 """Prefixes of BILOU and BMES -> those of IOBES."""
 
@@ -31,16 +31,16 @@ Sentence = Sequence[str]
 """The tags of a sentence."""
 
 EntityCounts = FloatArray
-"""Entities that are right, true and predicted, (sentences, 3)."""
+"""Numbers of correct, true and predicted entities, (sentences, 3)."""
 
 
 class EntityF1(Metric):
-    """How many whole entities a tagger finds, with a bootstrap interval over sentences.
+    """F1 of whole entities, with a bootstrap interval over sentences.
 
-    An entity counts when its type and its first and last word are right (Tjong Kim Sang and De
-    Meulder 2003, arXiv cs/0306050). The value is seqeval's, which reads tags as CoNLL's script
-    does. Where tags are plain, such as parts of speech, each word whose tag is not O counts as one
-    entity. Predictions are the numbers of tags, one for each word of a sentence.
+    An entity is correct if its type and its first and last word are (Tjong Kim Sang and De Meulder
+    2003, arXiv cs/0306050). The value is seqeval's, which reads tags like CoNLL's script. If tags
+    are plain, such as parts of speech, each word whose tag is not O counts as one entity.
+    Predictions are tag numbers, one for each word of a sentence.
     """
 
     def undefined(self, label_ids: Rows, predictions: Rows, known: LabelSet) -> str | None:
@@ -71,14 +71,14 @@ class EntityF1(Metric):
 class TagAccuracy(RowsMetric):
     """The share of words with the right tag, with a bootstrap interval over sentences.
 
-    The score of plain tags, such as parts of speech. Words of a sentence are right or wrong
-    together, so that an interval over words would be too narrow.
+    It is the score for plain tags, such as parts of speech. Words of a sentence are not
+    independent, so an interval over words would be too narrow.
     """
 
     def prepared(
         self, label_ids: Rows, predictions: Sequence[Rows], known: LabelSet
     ) -> Sequence[tuple[FloatArray, FloatArray]]:
-        """Return the words of each sentence, and those that are right, (sentences,)."""
+        """Return the numbers of words and of correct words of each sentence, (sentences,)."""
         truth = [np.asarray(each) for each in label_ids]
         words = np.array([len(each) for each in truth], dtype=np.float64)
         return [
@@ -103,11 +103,11 @@ def entity_f1(truth: Sequence[Sentence], predicted: Sequence[Sentence], *, seed:
 
     Args:
         truth: the tags of each sentence.
-        predicted: a tagger's, one for each word.
-        seed: what the bootstrap draws from.
+        predicted: the predicted tags of each sentence.
+        seed: seed of the bootstrap.
 
     Raises:
-        DataError: there are no sentences, or not one tag for each word.
+        DataError: there are no sentences, or the number of tags and words differ.
     """
     if not truth or [len(tags) for tags in truth] != [len(tags) for tags in predicted]:
         raise DataError(
@@ -127,7 +127,7 @@ def entities(tags: Sequence[int], names: Sequence[str]) -> set[tuple[str, tuple[
 
     Args:
         tags: the number of each word's tag.
-        names: of the tags.
+        names: names of the tags.
     """
     from seqeval.metrics.sequence_labeling import get_entities
 
@@ -136,7 +136,8 @@ def entities(tags: Sequence[int], names: Sequence[str]) -> set[tuple[str, tuple[
 
 
 def entity_counts(truth: Sequence[Sentence], predicted: Sequence[Sentence]) -> EntityCounts:
-    """Return the entities that are right, true and predicted in each sentence, (sentences, 3)."""
+    """Return the numbers of correct, true and predicted entities in each sentence, (sentences,
+    3)."""
     from seqeval.metrics.sequence_labeling import get_entities
 
     pairs = [
@@ -147,8 +148,8 @@ def entity_counts(truth: Sequence[Sentence], predicted: Sequence[Sentence]) -> E
 
 
 def _tags(sentences: Sequence[Sequence[int]] | IntArray, names: Sequence[str]) -> list[list[str]]:
-    """Return the names of tags; a word with a plain tag, of no scheme, is an entity of its own."""
-    if all(map(SCHEME_TAG.fullmatch, names)):  # B, I, E and S are what `get_entities` reads
+    """Return the names of tags; with plain tags, each word is an entity of its own."""
+    if all(map(SCHEME_TAG.fullmatch, names)):  # `get_entities` reads B, I, E and S
         names = [f"{SAME_AS.get(name[0], name[0])}{name[1:]}" for name in names]
     else:
         names = [name if name == OUTSIDE else f"B-{name}" for name in names]

@@ -1,4 +1,4 @@
-"""Targets: what examples are labelled with, and whether they are."""
+"""Targets: labels of examples, and whether there are any."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from typing import Any
 import numpy as np
 
 NO_LABEL = -100
-"""Instead of a label: the example, or the token, has none."""
+"""Target of an example or token without a label."""
 
 
 class HeadTargets(tuple[Any, ...]):
-    """A target for each head of a model of several; or their labels, as a file has them."""
+    """A target for each head of a model with several; or their labels, as in a file."""
 
 
 def is_labelled(labels: Any) -> bool:
-    """Return whether an example has labels, given its target or its value of their column.
+    """Return whether an example is labelled, given its target or its value in the label column.
 
-    A set of none is one, and so is what one of several heads has a label of.
+    An empty set is a label. With several heads, a label for one head is enough.
     """
     if isinstance(labels, HeadTargets):
         return any(map(is_labelled, labels))

@@ -22,7 +22,7 @@ from bertender.problems.reading import CellError, Columns, checked_text, shown, 
 from bertender.text.batch import Example
 
 SEPARATOR = re.compile(r"[,;|]")
-"""Separators of the labels in a text cell."""
+"""Separators of labels in a text cell."""
 YES_OR_NO: Mapping[str, bool] = {"1": True, "true": True, "0": False, "false": False}
 """Cells of a column for one label, in any case."""
 NONE = "none"
@@ -74,7 +74,7 @@ class MultiLabelClassification(TextProblem[LabelSet]):
         return tuple(names)
 
     def label_names(self, found: Sequence[Sequence[str]]) -> tuple[str, ...]:
-        """Return the labels in alphabetical order."""
+        """Return the labels alphabetically."""
         return tuple(sorted({name for names in found for name in names}))
 
     def number(self, label: Sequence[str], numbers: Mapping[str, int]) -> LabelSet:
@@ -92,7 +92,7 @@ class MultiLabelClassification(TextProblem[LabelSet]):
     def constant(
         self, targets: Sequence[LabelSet], labels: Sequence[str]
     ) -> tuple[str, Callable[[Example], LabelSet]]:
-        """Return the most frequent labels, as many as have the best micro F1."""
+        """Return the most frequent labels: the number with the best micro F1."""
         counts = Counter(number for target in targets for number in target)
         numbers, hits = [number for number, _ in counts.most_common()], counts.total()
         f1 = [
@@ -133,8 +133,8 @@ class MultiLabelClassification(TextProblem[LabelSet]):
     def confidences(
         self, logits: npt.NDArray[Any], labels: Sequence[str]
     ) -> npt.NDArray[np.float64]:
-        """Return the probability of each row's least probable decision, on a label inside or
-        outside the set, (rows,)."""
+        """Return the probability of each row's least probable decision, whether a label is in the
+        set, (rows,)."""
         found = self.probabilities(logits, labels)
         return np.asarray(np.where(logits > 0, found, 1 - found).min(axis=1))
 
@@ -191,7 +191,7 @@ class MultiLabelClassification(TextProblem[LabelSet]):
 
 
 def _listed(cell: str, column: str) -> Any:
-    """Return the names in a cell: by commas, or as the JSON list that `classify` writes."""
+    """Return the names in a cell: separated by commas, or the JSON list that `classify` writes."""
     if not cell.strip().startswith("["):
         return [each for each in SEPARATOR.split(cell) if each.strip()]
     try:

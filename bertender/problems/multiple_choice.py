@@ -1,8 +1,8 @@
 """MULTIPLE_CHOICE: one of several choices answers a question or continues a context.
 
-An example is a question and its choices, whose number a task fixes. A model scores one choice at a
-time: it reads the question and the choice as a pair of texts, and has one output. The scores of an
-example's choices are the logits of a softmax.
+An example is a question and its choices, whose number is fixed for a task. A model scores one
+choice at a time: it reads the question and the choice as a pair of texts, and has one output. The
+scores of an example's choices are the logits of a softmax.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 CHOICES = "choices"
 """A column with a list."""
 NUMBERED = re.compile(r"(choice|ending|option|answer|sol|alternative)[ _-]?(\d+)", re.IGNORECASE)
-"""Columns with a choice each."""
+"""Columns with one choice each."""
 FEWEST = 2
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
@@ -63,8 +63,8 @@ class MultipleChoice(SingleLabelClassification):
     places_are_labels = True
 
     def more_columns(self, named: str | None, there: Sequence[str]) -> tuple[str, ...]:
-        """Return the columns of the choices: the named ones, the numbered ones, or that of a
-        list."""
+        """Return the choice columns: those that the user named, the numbered ones, or the one with
+        a list."""
         if named is not None:
             return tuple(each.strip() for each in named.split(","))
         matches = {each: match for each in there if (match := NUMBERED.fullmatch(each.strip()))}
@@ -73,7 +73,7 @@ class MultipleChoice(SingleLabelClassification):
         return tuple(sorted(matches, key=lambda column: int(matches[column][2])))
 
     def text_names(self, columns: Columns, example: Example) -> tuple[str, ...]:
-        """Return a name for each choice, where they were in one column."""
+        """Return a name for each choice, if they were in one column."""
         question, *choices = columns.texts
         if len(choices) == len(example) - 1:
             return columns.texts
@@ -91,7 +91,7 @@ class MultipleChoice(SingleLabelClassification):
         return text_of_cell(values, question), *choices
 
     def told_apart_by(self, example: Example) -> Example:
-        """Return the choices, which a question shares with its mirror."""
+        """Return the choices, so that a question and its mirror (as in COPA) stay together."""
         return tuple(sorted(example[1:]))
 
     def check_beside(self, example: Example, first: Example, columns: Columns) -> None:
@@ -178,16 +178,16 @@ def _listed(values: Mapping[str, object], column: str) -> tuple[str, ...]:
 
 
 def _first_number(columns: Sequence[str]) -> int:
-    """Return the number of the first choice: its column's, or 0."""
+    """Return the number of the first choice in the column names, or 0."""
     match = NUMBERED.fullmatch(columns[0].strip())
     return int(match[2]) if match else 0
 
 
 def _number_of(label: str, choices: Sequence[str], first: int, column: str) -> int:
-    """Return the place of the right choice, from 0, given its text, its number or its letter.
+    """Return the index of the correct choice, given its text, number or letter.
 
     Raises:
-        CellError: it is none of these, or ambiguous.
+        CellError: the label is none of these, or ambiguous.
     """
     numbers = {str(first + place): place for place in range(len(choices))}
     letters = {LETTERS[place]: place for place in range(min(len(choices), len(LETTERS)))}

@@ -39,8 +39,8 @@ UNNAMED = re.compile(r"LABEL_\d+")
 LEAST_SPREAD = 0.05
 """Share of the root mean square of the centred logits."""
 LEAST_SPREAD_LOGITS = 0.05
-"""In logits. Where two logits move apart, each by a fifth of it, as in the median text of 8 bits, a
-probability changes by 0.005 at most: p (1 - p) times 0.02."""
+"""In logits. If two logits move apart, each by a fifth of it, as in the median text with 8 bits, a
+probability changes by at most 0.005: p (1 - p) times 0.02."""
 
 FloatArray = npt.NDArray[np.float32]
 IntArray = npt.NDArray[np.int64]
@@ -48,7 +48,7 @@ Tensors = Mapping[str, npt.NDArray[Any]]
 
 
 class WordParts(NamedTuple):
-    """Outputs for later parts of words, a row for each; see `tokenizer`."""
+    """Outputs for later parts of words, one row each; see `tokenizer`."""
 
     logits: FloatArray
     """(rows, labels)"""
@@ -59,7 +59,7 @@ class WordParts(NamedTuple):
 
 
 class Outputs(NamedTuple):
-    """Outputs of a model for one example, a row for each prediction."""
+    """Outputs of a model for one example, one row per prediction."""
 
     logits: npt.NDArray[Any]
     """(rows, labels); for a number (1, 1), not a logit"""
@@ -76,7 +76,7 @@ class Constant(NamedTuple):
     share: float
     """Share of the true labels that equal it."""
     labels: int
-    """Number of true labels: one a text, or one a word."""
+    """Number of true labels: one per text, or one per word."""
     head: str = ""
     """Description of the answer; empty for a model's own."""
 
@@ -90,7 +90,7 @@ class Tensor(NamedTuple):
     """Its shape after the batch: -1 for any size, None for the number of labels."""
 
     def dims(self, labels: int) -> tuple[int, ...]:
-        """Return its shape after the batch, for a number of labels."""
+        """Return its shape after the batch, given the number of labels."""
         return tuple(labels if size is None else size for size in self.sizes)
 
 
@@ -123,7 +123,7 @@ class Problem(Reading[Target]):
     tokenizer_settings: Mapping[str, Any] = {}
     """Settings of the model's tokenizer."""
     column_outputs: tuple[str, ...] = ()
-    """Outputs of a graph besides the logits, each a column of them, by the names in other
+    """Outputs of a graph besides the logits, each a column of the logits, named as in other
     libraries."""
     per_token: bool = False
     """A model has logits for each token of an example."""
@@ -138,7 +138,7 @@ class Problem(Reading[Target]):
     shares_encoder: bool = False
     """It may be one of several heads of an encoder, which read the same text."""
     heads: Mapping[str, Problem[Any]] = {}
-    """The kind of each of several heads, by name."""
+    """Kind of each of several heads, by name."""
 
     @property
     def keeps_vocabulary(self) -> bool:
@@ -150,7 +150,7 @@ class Problem(Reading[Target]):
         return self.per_token or self.gives_vectors
 
     def of_labels(self, labels: Sequence[str]) -> Self:
-        """Return the kind of problem of a model with these labels, in the order of its logits."""
+        """Return the kind of problem for a model with these labels, in the order of its logits."""
         return self
 
     def output_names(self, labels: Sequence[str]) -> tuple[str, ...]:
@@ -158,7 +158,7 @@ class Problem(Reading[Target]):
         return tuple(labels)
 
     def settings_to_learn(self, labels: Sequence[str]) -> Mapping[str, Any]:
-        """Return the tokenizer's settings for a model of these labels."""
+        """Return the tokenizer settings for training a model with these labels."""
         return self.tokenizer_settings
 
     def reading(self, tokenizer: PreTrainedTokenizerBase | FileTokenizer) -> Self:
@@ -182,7 +182,7 @@ class Problem(Reading[Target]):
 
     @abstractmethod
     def edge_examples(self, examples: Sequence[Example], tokens: int) -> tuple[Example, Example]:
-        """Return the shortest possible example, and one of more than `tokens` tokens."""
+        """Return the shortest possible example, and one with more than `tokens` tokens."""
 
     # outputs and predictions
 
@@ -195,7 +195,7 @@ class Problem(Reading[Target]):
         """Return the outputs of each row of a batch."""
 
     def joined(self, rows: Sequence[Outputs]) -> Outputs:
-        """Join the outputs of an example's rows: by default it has one."""
+        """Join the outputs of an example's rows; by default it has one row."""
         (own,) = rows
         return own
 
@@ -315,7 +315,7 @@ class Problem(Reading[Target]):
         """Return the constant answer of all predictions, where targets differ; of several heads,
         each head's."""
 
-    # how near the outputs of two models are: the defaults are for numbers
+    # distances between two models' outputs: the defaults are for numbers
 
     output: str = "logit"
     """Word for an output in messages."""
@@ -328,8 +328,8 @@ class Problem(Reading[Target]):
     def decisions(self, outputs: Outputs) -> IntArray:
         """Return the decisions of each row, (rows, decisions): by default none, as for numbers.
 
-        Where an example's rows decide together, outputs are of one example, and one row results;
-        where texts are compared, outputs are of all texts.
+        If an example's rows decide together, the outputs are those of one example, and the result
+        has one row; if texts are compared, the outputs are those of all texts.
         """
         return np.empty((len(outputs.logits), 0), dtype=np.int64)
 
@@ -344,8 +344,8 @@ class Problem(Reading[Target]):
     def size_and_spread(self, logits: npt.NDArray[np.float64]) -> tuple[float, float]:
         """Return the units of differences of finite logits (rows, labels), over texts.
 
-        The spread is the standard deviation over texts, all labels together, of centred logits. The
-        size is the distance from a tie of a text one spread above the average. For a model that
+        The spread is the standard deviation over texts of centred logits, all labels together. The
+        size is the distance from a tie for a text one spread above the average. For a model that
         hardly distinguishes texts, the spread is a share of the logits, or a change that hardly
         moves a probability.
         """
@@ -371,7 +371,7 @@ class Problem(Reading[Target]):
     logits_tensor: str = "LOGITS"
     """The tensor of the model's outputs."""
     beyond: float = 0.0
-    """Padding in that tensor, where another example has more outputs."""
+    """Padding in that tensor, if another example has more outputs."""
 
     def asked(self, examples: Sequence[Example]) -> tuple[Example, ...]:
         """Return the texts for an endpoint, example by example."""
@@ -400,10 +400,10 @@ class Problem(Reading[Target]):
         """Return the tensors of a merged batch by name.
 
         Args:
-            outputs: of each example.
-            examples: as the model read them.
-            labels: their names, as bytes.
-            texts: of each example, as they were sent.
+            outputs: outputs for each example.
+            examples: examples as the model read them.
+            labels: label names, as bytes.
+            texts: texts of each example, as they were sent.
         """
 
     def response_of(
@@ -417,7 +417,7 @@ class Problem(Reading[Target]):
         """Return label, score and logits of the prediction in a row of a response."""
 
     def logits_at(self, places: Sequence[int] | IntArray, logits: Any) -> npt.NDArray[Any]:
-        """Return the logits at some places (rows, labels) of a response's row."""
+        """Return the logits at some positions (rows, labels) of a response's row."""
         return np.asarray(np.atleast_2d(np.array(logits))[list(places)])
 
     def joined_logits(self, responses: Sequence[Tensors]) -> FloatArray:
@@ -443,7 +443,7 @@ class Problem(Reading[Target]):
 
 
 def most_frequent(label_ids: Iterable[int]) -> int:
-    """Return the most frequent label, the lowest of several."""
+    """Return the most frequent label; the lowest in a tie."""
     counts = Counter(label_ids)
     return min(counts, key=lambda label: (-counts[label], label))
 
@@ -451,7 +451,7 @@ def most_frequent(label_ids: Iterable[int]) -> int:
 def one_label(
     predicted: Iterable[int], truth: Iterable[int], labels: Sequence[str]
 ) -> tuple[Constant, ...]:
-    """Return the constant label of all predictions, where the true labels differ."""
+    """Return the constant label of all predictions, if the true labels differ."""
     found, counts = set(predicted), Counter(truth)
     del counts[NO_LABEL]
     if len(found) != 1 or len(counts) < 2:
@@ -461,7 +461,7 @@ def one_label(
 
 
 def are_unnamed(labels: Sequence[str]) -> bool:
-    """Return whether labels are unnamed: transformers' defaults."""
+    """Return whether labels have only transformers' default names."""
     return all(UNNAMED.fullmatch(label) for label in labels)
 
 
@@ -547,13 +547,13 @@ class Softmax:
         return np.asarray(outputs.logits.argmax(axis=1), dtype=np.int64)[:, None]
 
     def margins(self, outputs: Outputs) -> npt.NDArray[np.float64]:
-        """Return half the distance of the two largest logits: they swap where both move that
+        """Return half the distance between the two largest logits: they swap if both move that
         far."""
         ordered = np.sort(outputs.logits, axis=1)
         return np.asarray(ordered[:, -1:] - ordered[:, -2:-1]) / 2
 
     def probable(self, logits: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-        """Return logits less the mean of each row."""
+        """Return logits minus the mean of each row."""
         return np.asarray(logits - logits.mean(axis=1, keepdims=True))
 
     def divergence(self, reference: npt.NDArray[Any], candidate: npt.NDArray[Any]) -> float:
@@ -569,7 +569,7 @@ def softmax_of_largest(logits: FloatArray, temperature: float = 1.0) -> FloatArr
 
 
 class Span(NamedTuple):
-    """A part of a text, by its characters, and its label."""
+    """A part of a text, by character positions, and its label."""
 
     label: str
     score: float
@@ -591,7 +591,7 @@ SPAN_TENSORS = tuple(each.name for each in SPAN_OUTPUTS)
 
 
 def span_tensors(spans: Sequence[Sequence[Span]]) -> dict[str, npt.NDArray[Any]]:
-    """Return tensors (batch, spans), as long as the most spans of a text, padded with
+    """Return tensors (batch, spans), as long as the largest number of spans in a text, padded with
     empty values."""
     shape = len(spans), max(1, *map(len, spans))
     tensors: dict[str, npt.NDArray[Any]] = {
@@ -609,7 +609,7 @@ def span_tensors(spans: Sequence[Sequence[Span]]) -> dict[str, npt.NDArray[Any]]
 
 
 def most_spans(tensors: Tensors, rows: slice) -> int:
-    """Return the most spans of a text among some rows, at least 1."""
+    """Return the largest number of spans in a text among some rows, at least 1."""
     return max(1, int((tensors["SPAN_END"][rows] > 0).sum(axis=1).max()))
 
 

@@ -1,10 +1,10 @@
 """QUESTION_ANSWERING: a question, and a context that contains its answer, or none.
 
-A model gives two logits to each token of the context: that an answer starts there, and that it ends
+A model has two logits for each token of the context: the answer starts there, and the answer ends
 there. The first token ([CLS]) stands for "no answer" (Devlin et al. 2018, arXiv 1810.04805, section
 4.3). Its sum must be below that of an answer by a threshold, which is fitted on data and stored in
 the card. If every question of the data has an answer, no threshold is fitted, and the model always
-answers. Of several windows, the best answer counts.
+answers. The best answer over all windows counts.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 
 Answers = tuple[tuple[str, int], ...]
-"""Answers: texts, and the character of the context where each begins; empty without an answer."""
+"""Answers: texts, and their start characters in the context; empty for no answer."""
 
 TEXT, START = "text", "answer_start"
 """Keys of an answer, in SQuAD's files."""
@@ -59,7 +59,7 @@ ANSWER = "answer"
 
 
 def read_context(values: Mapping[str, object], column: str) -> str:
-    """Return a context with its white space.
+    """Return a context without stripping white space.
 
     Raises:
         CellError: it is missing, empty, or not text.
@@ -80,9 +80,9 @@ def read_answers(
     """Yield the answers of a row.
 
     Args:
-        values: of the row.
-        columns: that of the answers, or those of an answer's text and start.
-        context: must have the answers at their starts.
+        values: values of the row.
+        columns: column of the answers, or columns of an answer's text and start.
+        context: context that must have the answers at their starts.
 
     Raises:
         CellError: a cell cannot be used, or an answer is not at its start.
@@ -110,7 +110,7 @@ def trimmed(answer: tuple[str, int]) -> tuple[str, int]:
 
 
 def _listed(cell: object, column: str) -> Iterator[tuple[object, object]]:
-    """Yield text and start of each answer of a list."""
+    """Yield text and start of each answer in a list."""
     if isinstance(cell, Mapping) and {TEXT, START} <= {*cell}:  # as in `datasets`
         texts, starts = cell[TEXT], cell[START]
         if not isinstance(texts, Sequence) or not isinstance(starts, Sequence):
@@ -165,7 +165,7 @@ def _check_place(text: str, start: int, context: str, column: str) -> None:
 
 NO_ANSWER_NAME = "no answer"
 THRESHOLD = "no_answer"
-"""Least distance of an answer's logits above those of no answer."""
+"""Smallest margin of an answer's logits over those of no answer."""
 LONGEST_ANSWER = 30
 """Most tokens of an answer, as in the code of Devlin et al."""
 NOTHING = float(np.finfo(np.float32).min)
@@ -179,7 +179,7 @@ class Found(NamedTuple):
     """The sum of the logits of its first and last token; -inf where the context has no tokens."""
     start: int
     end: int
-    """Characters of the context."""
+    """Character positions in the context."""
 
 
 class QuestionAnswering(Problem[Answers]):
@@ -224,7 +224,7 @@ class QuestionAnswering(Problem[Answers]):
     def read(self, values: Mapping[str, object], columns: Columns) -> tuple[Example, Answers]:
         """Return question and context, and the answers.
 
-        The context keeps its white space: answers are at characters of it.
+        The context keeps its white space, since answers are character positions in it.
         """
         question, context = columns.texts
         example = text_of_cell(values, question), read_context(values, context)
@@ -240,7 +240,7 @@ class QuestionAnswering(Problem[Answers]):
         return tuple(each.strip() for each in column.split(","))
 
     def label_names(self, found: Sequence[Any]) -> tuple[str, ...]:
-        """Return the names of the two logits of a token."""
+        """Return the names of a token's two logits."""
         return ("start", "end")
 
     def unlabelled(self, example: Example) -> tuple[int, ...]:
@@ -253,20 +253,20 @@ class QuestionAnswering(Problem[Answers]):
     def constant(
         self, targets: Sequence[Answers], labels: Sequence[str]
     ) -> tuple[str, Callable[[Example], Answers]]:
-        """Return no answer, the best constant answer."""
+        """Return the best constant answer: no answer."""
         return NO_ANSWER_NAME, lambda example: ()
 
     def same_everywhere(
         self, predictions: Sequence[Answers], targets: Sequence[Answers], labels: Sequence[str]
     ) -> tuple[Constant, ...]:
-        """Return no answer where it is predicted for all; answers differ by context."""
+        """Return no answer if it is predicted for all; other answers differ by context."""
         if any(predictions) or not any(targets):
             return ()
         share = sum(not target for target in targets) / len(targets)
         return (Constant(NO_ANSWER_NAME, share, len(targets)),)
 
     def edge_examples(self, examples: Sequence[Example], tokens: int) -> tuple[Example, Example]:
-        """Return one word of each, and a context of several windows."""
+        """Return a question and a context of one word each, and a context of several windows."""
         question, context = examples[0]
         words = context.split() or ["a"]
         long = " ".join(words * (1 + tokens // len(words)))
@@ -281,7 +281,7 @@ class QuestionAnswering(Problem[Answers]):
         return (*_places_of(batch).shape, labels)
 
     def row_outputs(self, logits: FloatArray, batch: Batch) -> list[Outputs]:
-        """Return the logits of the first token of each window and of those of its context."""
+        """Return the logits of the first token of each window and of the context's tokens."""
         places = _places_of(batch)
         return [
             Outputs(logits[row][own != NO_WORD], own[own != NO_WORD])
@@ -289,7 +289,7 @@ class QuestionAnswering(Problem[Answers]):
         ]
 
     def joined(self, rows: Sequence[Outputs]) -> Outputs:
-        """Return the tokens of all windows, one window behind the other."""
+        """Return the tokens of all windows, concatenated."""
         return Outputs(
             np.concatenate([each.logits for each in rows]),
             np.concatenate([each.places for each in rows]),
@@ -303,13 +303,13 @@ class QuestionAnswering(Problem[Answers]):
         return (trimmed((example[1][best.start : best.end], best.start)),)
 
     def unfitted(self, targets: Sequence[Answers]) -> Mapping[str, float]:
-        """Return a threshold of 0 where a question has no answer."""
+        """Return a threshold of 0 if a question has no answer."""
         return {} if all(targets) else {THRESHOLD: 0.0}
 
     def fit(
         self, outputs: Sequence[Outputs], examples: Sequence[Example], targets: Sequence[Answers]
     ) -> Mapping[str, float]:
-        """Return the threshold with the best F1; none where all questions have answers."""
+        """Return the threshold with the best F1; none if all questions have answers."""
         if all(targets):
             return {}
         gains, changes = [], []  # distance of an answer above none, and its gain in F1
@@ -323,7 +323,7 @@ class QuestionAnswering(Problem[Answers]):
             return {THRESHOLD: 0.0}
         order = np.argsort(gains)[::-1]
         ordered = np.array(gains)[order]
-        # with the first so many answered
+        # with the first i questions answered
         totals = np.concatenate([[0.0], np.cumsum(np.array(changes)[order])])
         best = int(totals.argmax())
         around = np.concatenate([[ordered[0] + 1], ordered, [ordered[-1] - 1]])
@@ -342,12 +342,12 @@ class QuestionAnswering(Problem[Answers]):
         return np.array([self._probability(own, each) for own, each in pairs])
 
     def decisions(self, outputs: Outputs) -> IntArray:
-        """Return the places where an answer would start and end, (1, 2)."""
+        """Return the start and end of the answer, (1, 2)."""
         cells = self._cells(outputs)
         return np.asarray(cells.places[cells.logits.argmax(axis=0)])[None]
 
     def margins(self, outputs: Outputs) -> npt.NDArray[np.float64]:
-        """Return half the distance of the two largest logits of start and of end, (1, 2)."""
+        """Return half the distance between the two largest logits of start and of end, (1, 2)."""
         cells = np.sort(self._cells(outputs).logits, axis=0)
         if len(cells) < 2:  # no other decision
             return np.zeros((1, 2))
@@ -361,7 +361,7 @@ class QuestionAnswering(Problem[Answers]):
         return texts
 
     def text_of_cell(self, values: Mapping[str, object], column: str) -> str:
-        """Return the text unchanged, as answers are at its characters."""
+        """Return the text unchanged, as answers are character positions in it."""
         return read_context(values, column)
 
     def to_texts(self, example: Example) -> tuple[str, ...]:
@@ -374,7 +374,8 @@ class QuestionAnswering(Problem[Answers]):
         labels: npt.NDArray[np.object_],
         texts: Sequence[Example],
     ) -> dict[str, npt.NDArray[Any]]:
-        """Return (batch, 1) tensors, and logits as long as the most tokens; NOTHING is beyond.
+        """Return (batch, 1) tensors, and logits padded with NOTHING to the largest number of
+        tokens.
 
         The span is the answer; without one, span and label are empty.
         """
@@ -398,7 +399,7 @@ class QuestionAnswering(Problem[Answers]):
     def response_of(
         self, tensors: Tensors, rows: slice, examples: Sequence[Example]
     ) -> dict[str, npt.NDArray[Any]]:
-        """Return logits as long as the most tokens of the request."""
+        """Return logits as long as the largest number of tokens in the request."""
         own = {name: array[rows] for name, array in tensors.items()}
         longest = max(1, int((own["LOGITS"][..., 0] > NOTHING).sum(axis=1).max()))
         return {**own, "LOGITS": np.ascontiguousarray(own["LOGITS"][:, :longest])}
@@ -413,7 +414,7 @@ class QuestionAnswering(Problem[Answers]):
         }
 
     def logits_at(self, places: Sequence[int] | IntArray, logits: Any) -> npt.NDArray[Any]:
-        """Return all: a response has only logits of tokens with places."""
+        """Return all logits: a response only has tokens of the context."""
         return np.asarray(np.atleast_2d(np.array(logits)))
 
     def lines(self, labels: Sequence[str], scores: Sequence[str], example: Example) -> list[str]:
@@ -421,12 +422,12 @@ class QuestionAnswering(Problem[Answers]):
         return [f"{labels[0] or NO_ANSWER_NAME}\t{scores[0]}\t{example[0]}"]
 
     def _least(self, outputs: Outputs) -> float:
-        """Return the least logits of an answer."""
+        """Return the smallest possible logits of an answer."""
         return -np.inf if self.threshold is None else _none(outputs) + self.threshold
 
     def _cells(self, outputs: Outputs) -> Outputs:
-        """Return the competing tokens, with one for no answer where the model has a threshold: that
-        of the window with the least sum, raised by the threshold."""
+        """Return the competing tokens. If the model has a threshold, one of them is for no answer:
+        that of the window with the smallest sum, raised by the threshold."""
         inside = outputs.places != NO_ANSWER
         cells = Outputs(outputs.logits[inside], outputs.places[inside])
         if self.threshold is None and inside.any():
@@ -448,8 +449,8 @@ class QuestionAnswering(Problem[Answers]):
 
 
 def tokens_of_answer(places: IntArray, answers: Answers) -> tuple[int, int]:
-    """Return the first and the last token of the first answer inside a window; its first token
-    twice where there is none.
+    """Return the first and last token of the first answer inside a window, or the window's first
+    token twice.
     """
     inside = np.flatnonzero(places > NO_ANSWER)
     starts, ends = np.divmod(places[inside], MOST_CHARACTERS)
@@ -461,7 +462,7 @@ def tokens_of_answer(places: IntArray, answers: Answers) -> tuple[int, int]:
 
 
 def _best(outputs: Outputs) -> Found:
-    """Return the best answer of LONGEST_ANSWER tokens at most, of all windows."""
+    """Return the best answer over all windows with at most LONGEST_ANSWER tokens."""
     best = Found(-np.inf, 0, 0)
     begins = np.flatnonzero(outputs.places == NO_ANSWER)
     for begin, end in zip(begins, (*begins[1:], len(outputs.places)), strict=True):
@@ -480,8 +481,8 @@ def _best(outputs: Outputs) -> Found:
 
 
 def _none(outputs: Outputs) -> float:
-    """Return the sum of logits of no answer: the least of all windows, as a context has no answer
-    where none of them has one."""
+    """Return the sum of logits for no answer: the smallest over windows, since a context has no
+    answer only if no window has one."""
     none = outputs.logits[outputs.places == NO_ANSWER]
     return float(none.astype(np.float64).sum(axis=1).min())
 

@@ -1,9 +1,9 @@
-"""RANKING: the passages of a query are put in order, each by a score of its own.
+"""RANKING: order the passages of a query by their scores.
 
-An example is a query and its passages, any number of them. A model (a cross-encoder) reads the
-query and one passage at a time, as a pair of texts, and has one output. Scores compare the passages
-of one query; passages with equal scores keep their order. Targets are the relevances of the
-passages: 0 for none, 1, or more where there are grades.
+An example is a query with any number of passages. A model (a cross-encoder) reads the query and one
+passage at a time, as a pair of texts, and has one output. Scores compare the passages of one query;
+passages with equal scores keep their order. Targets are the relevances of the passages: 0 for none,
+1, or higher grades.
 """
 
 from __future__ import annotations
@@ -47,15 +47,15 @@ if TYPE_CHECKING:
 Relevances = tuple[float, ...]
 
 ROW_OF_PASSAGE = Columns(("query", "passage"), "relevance")
-"""Columns of a file with a passage a row."""
+"""Columns of a file with one passage per row."""
 QUERY = ("query", "anchor", "question")
 POSITIVE = "positive"
 NEGATIVE = re.compile(r"negatives?([ _-]?\d+)?", re.IGNORECASE)
-"""Columns of a file with a query, a relevant passage and others in each row."""
+"""Columns of a file with a query, a relevant passage and other passages in each row."""
 MOST_TRAINED = 16
 """Most passages of a query in training."""
 SAME = 1e-5
-"""Share of the largest score: scores that differ by less are equal."""
+"""Share of the largest score: smaller differences count as equal."""
 AS_GIVEN = "the order given"
 NOTHING = float(np.finfo(np.float32).min)
 """Padding of the scores in a response."""
@@ -64,7 +64,7 @@ NO_PASSAGE = -1
 
 
 class Ranking(TextProblem[Relevances]):
-    """The passages of a query are put in order."""
+    """Order the passages of a query."""
 
     name = "ranking"
     summary = "the passages of a query are put in order, by a score for each"
@@ -88,8 +88,8 @@ class Ranking(TextProblem[Relevances]):
     }
 
     def usual_columns(self, there: Sequence[str]) -> Columns:
-        """Return the columns of a query with a list of passages, a passage a row, or a relevant
-        passage and others."""
+        """Return the columns of a query with a list of passages, with one passage per row, or with
+        a relevant passage and others."""
         if self.columns.texts[1] in there:
             return self.columns
         if POSITIVE in there:
@@ -98,7 +98,7 @@ class Ranking(TextProblem[Relevances]):
         return ROW_OF_PASSAGE if ROW_OF_PASSAGE.texts[1] in there else self.columns
 
     def more_columns(self, named: str | None, there: Sequence[str]) -> tuple[str, ...]:
-        """Return the columns of the passages: one, or those of a relevant one and others."""
+        """Return the passage columns: one, or those of a relevant passage and others."""
         usual = self.usual_columns(there).texts[1]
         if named is None or (named not in there and usual in there):
             named = usual
@@ -112,8 +112,7 @@ class Ranking(TextProblem[Relevances]):
         return query, more[0] if len(more) == 1 else self.columns.texts[1]
 
     def label_columns(self, column: str) -> tuple[str, ...]:
-        """Return the column of the relevances; none where they follow from the columns of
-        passages."""
+        """Return the relevance column; none if relevances follow from the passage columns."""
         return (column,) if column else ()
 
     def read_texts(self, values: Mapping[str, object], columns: Sequence[str]) -> Example:
@@ -136,7 +135,7 @@ class Ranking(TextProblem[Relevances]):
             )
         counts = [len(each) for each in passages]
         truth = (*[1.0] * counts[0], *[0.0] * sum(counts[1:]))
-        # a separate column would put the relevant ones first in every query
+        # a separate column would put the relevant passages first in every query
         order = sorted(range(len(truth)), key=lambda place: _drawn(example[0], example[1 + place]))
         return (
             (example[0], *(example[1 + place] for place in order)),
@@ -152,7 +151,7 @@ class Ranking(TextProblem[Relevances]):
         return relevance
 
     def part_of(self, values: Mapping[str, object], columns: Sequence[str]) -> str | None:
-        """Return the query of a row with one passage, or with a relevant one and others."""
+        """Return the query of a row with one passage, or with a relevant passage and others."""
         query, *more = columns
         if len(more) == 1 and not isinstance(values[more[0]], str):
             return None
@@ -186,10 +185,10 @@ class Ranking(TextProblem[Relevances]):
         return (query, *known), tuple(known.values())
 
     def to_learn(self, example: Example, target: Relevances) -> tuple[Example, Relevances]:
-        """Return an example with at most MOST_TRAINED passages: those of the highest relevance and
-        others drawn by a hash of the texts, in order.
+        """Return an example with at most MOST_TRAINED passages, in order: those of the highest
+        relevance, and others drawn by a hash of the texts.
 
-        Gao et al. 2021 (arXiv 2101.08751) learn from groups of a relevant passage and a few others.
+        Gao et al. 2021 (arXiv 2101.08751) train on groups of a relevant passage and a few others.
         """
         query, *passages = example
         if len(passages) <= MOST_TRAINED:
@@ -237,7 +236,7 @@ class Ranking(TextProblem[Relevances]):
         targets: Sequence[Relevances],
         labels: Sequence[str],
     ) -> tuple[Constant, ...]:
-        """Return the original order, where a model gives all passages of a query one score. Its
+        """Return the original order if a model gives all passages of a query the same score. Its
         share is that of queries whose first passage is one of the most relevant.
         """
         pairs = [
@@ -252,7 +251,7 @@ class Ranking(TextProblem[Relevances]):
         return (Constant(AS_GIVEN, right / len(pairs), len(pairs)),)
 
     def edge_examples(self, examples: Sequence[Example], tokens: int) -> tuple[Example, Example]:
-        """Return a query and two passages of one word, and with one of more than so many tokens."""
+        """Return a query with two passages: of one word, and of more than `tokens` tokens."""
         query, *passages = examples[0]
         short, long = super().edge_examples([(query, passages[0])], tokens)
         others = [(each.split() or ["a"])[0] for each in passages[1:2]]
@@ -264,7 +263,7 @@ class Ranking(TextProblem[Relevances]):
         return TokenizePassages(tokenizer, max_length)
 
     def logits_shape(self, batch: Batch, labels: int) -> tuple[int | None, ...]:
-        """Return a score for each row; for an endpoint, as many as the most passages."""
+        """Return one score per row; for an endpoint, one per passage of the longest list."""
         return (len(batch), None) if batch.owners is None else (len(batch.owners), 1)
 
     def row_outputs(self, logits: FloatArray, batch: Batch) -> list[Outputs]:
@@ -282,11 +281,11 @@ class Ranking(TextProblem[Relevances]):
         return tuple(outputs.logits[:, 0].tolist())
 
     def decisions(self, outputs: Outputs) -> IntArray:
-        """Return the number of the best passage, (1, 1)."""
+        """Return the index of the best passage, (1, 1)."""
         return np.asarray([[outputs.places[outputs.logits[:, 0].argmax()]]], dtype=np.int64)
 
     def margins(self, outputs: Outputs) -> npt.NDArray[np.float64]:
-        """Return half the distance of the two best scores, (1, 1); 0 of one passage."""
+        """Return half the distance between the two best scores, (1, 1); 0 for one passage."""
         first, *others = np.sort(outputs.logits[:, 0])[::-1][:2].tolist()
         return np.array([[(first - others[0]) / 2 if others else 0.0]])
 
@@ -297,7 +296,7 @@ class Ranking(TextProblem[Relevances]):
         labels: npt.NDArray[np.object_],
         texts: Sequence[Example],
     ) -> dict[str, npt.NDArray[Any]]:
-        """Return scores in the order of the passages, and their numbers, the best first.
+        """Return scores in the order of the passages, and passage numbers with the best first.
 
         Both are (batch, passages), padded with NOTHING and NO_PASSAGE.
         """
@@ -312,7 +311,7 @@ class Ranking(TextProblem[Relevances]):
     def response_of(
         self, tensors: Tensors, rows: slice, examples: Sequence[Example]
     ) -> dict[str, npt.NDArray[Any]]:
-        """Return tensors as wide as the most passages of the request."""
+        """Return tensors as wide as the request's largest number of passages."""
         most = max(len(example) for example in examples) - 1
         return {name: np.ascontiguousarray(array[rows, :most]) for name, array in tensors.items()}
 
@@ -339,7 +338,7 @@ class Ranking(TextProblem[Relevances]):
 
 
 def _passages(values: Mapping[str, object], column: str) -> tuple[str, ...]:
-    """Return the passages of a cell: a list, or one."""
+    """Return the passages in a cell: a list, or one."""
     cell = usable_cell(values, column)
     if isinstance(cell, str):
         return (text_of_cell(values, column),)
@@ -359,8 +358,8 @@ def _relevances(
 ) -> Relevances:
     """Return the relevance of each passage.
 
-    One passage has a number. A list of passages has a list of numbers, or names the relevant ones:
-    by a number from 0, a text, or a list of texts.
+    For one passage it is a number. For a list of passages, it is a list of numbers, or the relevant
+    passages: a number from 0, a text, or a list of texts.
 
     Raises:
         CellError: the cell is none of these.
@@ -391,7 +390,7 @@ def _relevances(
 
 
 def _drawn(query: str, passage: str) -> bytes:
-    """Return a hash by which passages of a query are drawn."""
+    """Return the hash by which passages of a query are drawn."""
     return hashlib.sha256(f"{query}\0{passage}".encode(errors="surrogatepass")).digest()
 
 

@@ -13,9 +13,9 @@ from bertender.text.batch import Example, is_blank
 
 FILL_IN = "Fill it in, or leave the row out"
 NOT_TEXT = re.compile("[\0\ud800-\udfff]")
-"""NUL, and lone surrogates, which JSON allows and no tokenizer takes."""
+"""NUL, and lone surrogates, which JSON allows but tokenizers refuse."""
 SHOWN_CHARACTERS = 60
-"""Most characters of a value in a message."""
+"""Most characters of a value to show in a message."""
 
 Target = TypeVar("Target")
 
@@ -39,8 +39,8 @@ class Columns(NamedTuple):
 class Reading(ABC, Generic[Target]):
     """The data of a kind of problem.
 
-    `Target` is an example's label: the number of a label, one for each word, a truth for each
-    label, or a number.
+    `Target` is an example's label: a label number, one for each word, a truth value for each label,
+    or a number.
     """
 
     columns: Columns
@@ -58,13 +58,13 @@ class Reading(ABC, Generic[Target]):
     def label_names(self, found: Sequence[Any]) -> tuple[str, ...]:
         """Return the labels of a task, in the order of the logits, given those of all its rows."""
 
-    # labels: the defaults are for data without names of labels, such as numbers
+    # labels: the defaults are for data without label names, such as numbers
 
     names_labels: bool = True
     """Its data have names of labels, unlike numbers and answers."""
     places_are_labels: bool = False
-    """Labels are numbers of choices, whose texts differ by example. A model has one score, for any
-    number of them."""
+    """Labels are numbers of choices, whose texts differ by example. A model has one output, for any
+    number of choices."""
 
     def number(self, label: Any, numbers: Mapping[str, int]) -> Target:
         """Return the target of a row's label: by default the label itself.
@@ -104,11 +104,12 @@ class Reading(ABC, Generic[Target]):
         return self.columns
 
     def more_columns(self, named: str | None, there: Sequence[str]) -> tuple[str, ...]:
-        """Return the columns of more texts, given what the user has named and a file's columns."""
+        """Return the columns of more texts, given the columns that the user named and those of the
+        file."""
         return () if named is None else (named,)
 
     def label_columns(self, column: str) -> tuple[str, ...]:
-        """Return the columns that have the labels, given what the user has named."""
+        """Return the label columns, given those that the user named."""
         return (column,)
 
     def text_names(self, columns: Columns, example: Example) -> tuple[str, ...]:
@@ -124,7 +125,7 @@ class Reading(ABC, Generic[Target]):
         return tuple(self.text_of_cell(values, column) for column in columns)
 
     def text_of_cell(self, values: Mapping[str, object], column: str) -> str:
-        """Return the text in a cell; CellError where there is none."""
+        """Return the text in a cell; raise CellError if there is none."""
         return text_of_cell(values, column)
 
     # examples of several rows, and examples among others
@@ -138,29 +139,29 @@ class Reading(ABC, Generic[Target]):
         """Return the example, and its label, of the rows with the same `part_of`.
 
         Raises:
-            CellError: they do not fit together.
+            CellError: the rows do not fit together.
         """
         (own,) = parts
         return own
 
     def to_learn(self, example: Example, target: Target) -> tuple[Example, Target]:
-        """Return the part of a training example that training reads."""
+        """Return the part of a training example that is used for training."""
         return example, target
 
     def told_apart_by(self, example: Example) -> Example:
-        """Return the texts that draw an example into a split: examples with equal ones stay
+        """Return the texts that assign an example to a split: examples with equal texts stay
         together."""
         return example
 
     def check_beside(self, example: Example, first: Example, columns: Columns) -> None:
-        """Raise CellError where an example does not fit the task's first one."""
+        """Raise CellError if an example does not fit the task's first one."""
 
 
 def text_of_cell(values: Mapping[str, object], column: str) -> str:
     """Return the stripped text of a cell.
 
     Raises:
-        CellError: it is missing, empty, nothing that can be seen, or not text.
+        CellError: the cell is missing, empty, invisible, or not text.
     """
     text = checked_text(usable_cell(values, column), column)
     if is_blank(text):
@@ -169,7 +170,7 @@ def text_of_cell(values: Mapping[str, object], column: str) -> str:
 
 
 def checked_text(value: object, column: str) -> str:
-    """Return a stripped value, or raise CellError where it is not text."""
+    """Return a stripped value; raise CellError if it is not text."""
     if not isinstance(value, str):
         raise CellError(column, f"{shown(value)} is not text. Give a string")
     if NOT_TEXT.search(value):
@@ -181,7 +182,7 @@ def checked_text(value: object, column: str) -> str:
 
 
 def usable_cell(values: Mapping[str, object], column: str) -> object:
-    """Return a cell; CellError where it is missing or empty."""
+    """Return a cell; raise CellError if it is missing or empty."""
     if column not in values:
         raise CellError(column, f"missing; this row has {', '.join(map(repr, values))}")
     value = values[column]

@@ -1,7 +1,7 @@
 """REGRESSION: a text, or a pair of texts, has a number, such as a similarity or a rating.
 
-A model's output is the number itself, in the unit of the data, so that every program that opens it
-reads the same; `bertender.training.heads` has how it learns numbers of any size.
+A model's output is the number itself, in the unit of the data, so that every program reads the same
+number; `bertender.training.heads` describes how numbers of any size are learned.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SAME = 1e-3
 LEAST_SPREAD = 1e-6
 """Share of the largest number: a smaller spread over texts is rounding."""
 LEAST_SCALE = 1e-2
-"""Share of the largest number, so that a bound of 1e-5 scales is above its rounding in float32."""
+"""Share of the largest number, so that a bound of 1e-5 scales is above float32 rounding."""
 
 
 class Regression(TextProblem[float]):
@@ -62,7 +62,7 @@ class Regression(TextProblem[float]):
     def constant(
         self, targets: Sequence[float], labels: Sequence[str]
     ) -> tuple[str, Callable[[Example], float]]:
-        """Return the mean, which has the least squared error."""
+        """Return the mean, which has the smallest squared error."""
         mean = float(np.mean(targets))
         return f"{mean:.4g}", lambda example: mean
 
@@ -91,7 +91,7 @@ class Regression(TextProblem[float]):
         return max(apart, LEAST_SCALE * float(np.abs(logits).max()))
 
     def size_and_spread(self, logits: npt.NDArray[np.float64]) -> tuple[float, float]:
-        """Return the standard deviation over texts, twice: numbers have no ties."""
+        """Return the standard deviation over texts twice: numbers have no ties."""
         spread = max(float(logits.std()), LEAST_SPREAD * float(np.abs(logits).max()))
         return spread, spread
 

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from bertender.text.tokenizer import FileTokenizer
 
 TOGETHER = math.inf
-"""Target of a pair whose texts belong together, without a number."""
+"""Target of a pair that belongs together, without a similarity."""
 SAME = 1e-3
 """Smallest spread of cosines: below it, all vectors have collapsed."""
 RANKED_AT_ONCE = 1024
@@ -45,7 +45,7 @@ LEAST = 1e-30
 """Smallest length of a vector."""
 COLLAPSED = "the same vector"
 TIE = 1e-6
-"""Cosines that differ by less are equal, up to rounding in float32."""
+"""Cosines that differ by less are equal, up to float32 rounding."""
 
 
 class Vectors(NamedTuple):
@@ -78,7 +78,7 @@ class SentenceEmbedding(TextProblem[Any]):
     model_settings: Mapping[str, Any] = {"problem_type": None}
 
     def label_columns(self, column: str) -> tuple[str, ...]:
-        """Return the column of the numbers; none where the pairs have none."""
+        """Return the column of similarities; none if the pairs have none."""
         return (column,) if column else ()
 
     def read_label(self, values: Mapping[str, object], column: str) -> float:
@@ -92,16 +92,16 @@ class SentenceEmbedding(TextProblem[Any]):
         return math.nan
 
     def by_names(self, target: Any, labels: Sequence[str]) -> Any:
-        """Return a number as it is, and None for vectors, which have no name."""
+        """Return a number unchanged, and None for vectors, which have no name."""
         return target if isinstance(target, float) else None
 
     def metrics_of(self, labels: Sequence[str], targets: Sequence[float]) -> tuple[str, ...]:
-        """Return all metrics, or only recall where the pairs have no numbers."""
+        """Return all metrics, or only recall if the pairs have no similarities."""
         without = bool(len(targets)) and all(map(math.isinf, targets))
         return self.metrics[without:]
 
     def asked(self, examples: Sequence[Example]) -> tuple[Example, ...]:
-        """Return each text apart."""
+        """Return each text separately."""
         return tuple((text,) for text in chain.from_iterable(examples))
 
     def asked_columns(self, columns: Sequence[str]) -> tuple[str, ...]:
@@ -121,7 +121,7 @@ class SentenceEmbedding(TextProblem[Any]):
     def same_everywhere(
         self, predictions: Any, targets: Sequence[float], labels: Sequence[str]
     ) -> tuple[Constant, ...]:
-        """Return the answer of collapsed vectors: all pairs have the cosine 1."""
+        """Return the answer of collapsed vectors: all pairs have a cosine of 1."""
         cosines = np.asarray(predictions)[:, 0]
         if len(cosines) < 2 or cosines.min() < 1 - SAME:
             return ()
@@ -137,7 +137,7 @@ class SentenceEmbedding(TextProblem[Any]):
         return Batch(known, {}, owners=owners_of(known))
 
     def logits_shape(self, batch: Batch, labels: int) -> tuple[int | None, ...]:
-        """Return the shape of the vectors, which may be of any width."""
+        """Return the shape of the vectors, whose width may vary."""
         return sum(batch.counts), None
 
     def joined(self, rows: Sequence[Outputs]) -> Outputs:
@@ -151,8 +151,8 @@ class SentenceEmbedding(TextProblem[Any]):
         """Return cosine and rank of each pair, (pairs, 2).
 
         The rank, from 1, is that of the second text among the distinct second texts, by their
-        cosines with the first text. Equally near texts come before it, so that collapsed vectors
-        find nothing.
+        cosines with the first text. Equally near texts are ranked before it, so that collapsed
+        vectors find nothing.
         """
         if any(len(each.texts) != 2 for each in predictions):
             raise DataError(
@@ -179,8 +179,8 @@ class SentenceEmbedding(TextProblem[Any]):
     def margins(self, outputs: Outputs) -> npt.NDArray[np.float64]:
         """Return the margin of each row's nearest neighbour, (rows, 1).
 
-        Where all numbers of the vectors move by so much, independently, the difference of the two
-        largest cosines changes by itself, in the root mean square.
+        If all numbers of the vectors move by this much independently, the difference between the
+        two largest cosines changes by its own size, in root mean square.
         """
         lengths = _lengths(outputs.logits)
         rows, cosines = _nearest(outputs.logits)
@@ -193,7 +193,7 @@ class SentenceEmbedding(TextProblem[Any]):
         return np.asarray((cosines[:, 0] - cosines[:, 1]) / steps)[:, None]
 
     def divergence(self, reference: npt.NDArray[Any], candidate: npt.NDArray[Any]) -> float:
-        """Return one minus the cosine, the mean over texts."""
+        """Return the mean over texts of one minus the cosine."""
         first, second = (np.asarray(each, dtype=np.float64) for each in (reference, candidate))
         lengths = np.linalg.norm(first, axis=1) * np.linalg.norm(second, axis=1)
         cosines = (first * second).sum(axis=1) / np.maximum(lengths, LEAST)
@@ -225,7 +225,7 @@ def _lengths(vectors: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
 def _nearest(vectors: npt.NDArray[Any]) -> tuple[IntArray, npt.NDArray[np.float64]]:
     """Return each row's two nearest neighbours, and their cosines, (rows, 2).
 
-    A missing row has the cosine -inf.
+    A missing neighbour has the cosine -inf.
     """
     directions = np.asarray(vectors, dtype=np.float64) / _lengths(vectors)[:, None]
     rows = np.empty((len(vectors), 2), dtype=np.int64)

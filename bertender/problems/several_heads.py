@@ -1,8 +1,8 @@
 """SeveralHeads: several kinds of problems on one text, in one pass.
 
-An encoder has a head for each, and all heads are rows of one layer: labels are named HEAD:LABEL,
-head by head. To graphs, pruning and quantization, a model of several heads is a classifier of texts
-or tokens like any other. Where a head tags words, the others read the first token.
+An encoder has several heads, which are rows of one layer: labels are named HEAD:LABEL, head by
+head. For graphs, pruning and quantization, such a model is a normal classifier of texts or tokens.
+If a head tags words, the others read the first token.
 """
 
 from __future__ import annotations
@@ -41,19 +41,19 @@ if TYPE_CHECKING:
     from bertender.text.tokenizer import FileTokenizer
 
 BETWEEN = ","
-"""Separator of the heads of a problem type, and of their label columns."""
+"""Separator of the heads in a problem type, and of their label columns."""
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
-"""Name of a head, with which its tensors in a server begin."""
+"""Name of a head, the prefix of its tensors at an endpoint."""
 FEWEST = 2
 
 
 def head_name(task: str) -> str:
-    """Return the name of the head of a task, given its own."""
+    """Return the name of a task's head, given the task's name."""
     return re.sub(r"\W", "_", task)
 
 
 class NoLabel(NamedTuple):
-    """Stands for a missing label of a head."""
+    """A head's missing label."""
 
     target: Any
 
@@ -62,8 +62,8 @@ class SeveralHeads(Problem[HeadTargets]):
     """Several kinds of problems on one text.
 
     Args:
-        heads: the kind of each head by its name; the last may label words, the others have one row
-            of logits a text.
+        heads: kind of each head by name; the last may label words, the others have one row of
+            logits per text.
 
     Raises:
         ConfigError: the kinds cannot share a text, or a name is invalid.
@@ -76,11 +76,11 @@ class SeveralHeads(Problem[HeadTargets]):
         _check(heads)
         self.heads = dict(heads)
         self.slices: dict[str, slice] = {}
-        """Slice of each head among all labels; empty before `of_labels`."""
+        """Slice of each head in all labels; empty before `of_labels`."""
         self.own_labels: Mapping[str, tuple[str, ...]] = {}
         """Labels of each head, without its name; empty before `of_labels`."""
         self.base_name, self.base = [*heads.items()][-1]
-        """The head that says how texts are read: the last one."""
+        """The head that determines how texts are read: the last one."""
         self.name = BETWEEN.join(f"{name}{OF_HEAD}{kind.name}" for name, kind in heads.items())
         self.columns = Columns(self.base.columns.texts, BETWEEN.join(heads))
         self.model_class = self.base.model_class
@@ -124,7 +124,7 @@ class SeveralHeads(Problem[HeadTargets]):
         return tuple(labels or -1 if size is None else size for size in tensor.sizes)
 
     def _metrics(self) -> tuple[str, ...]:
-        """Return the mean of the heads' usual scores, and the scores of each."""
+        """Return the mean of the heads' default scores, and the scores of each."""
         of_heads = [
             [
                 f"{name}{OF_HEAD}{metric}"
@@ -190,7 +190,7 @@ class SeveralHeads(Problem[HeadTargets]):
         return self.base.to_example(texts) if self.labels_words else texts
 
     def example_of_head(self, name: str, example: Example) -> Example:
-        """Return an example for a model of one head: words are joined to a text."""
+        """Return an example for a model with one head: words are joined to a text."""
         if self.labels_words and not self.heads[name].labels_words:
             return (" ".join(example),)
         return example
@@ -212,7 +212,7 @@ class SeveralHeads(Problem[HeadTargets]):
         )
 
     def _own(self, name: str, numbers: Mapping[str, int]) -> dict[str, int]:
-        """Return the numbers of one head's labels, from 0, among those of all."""
+        """Return the numbers of one head's labels, from 0, given those of all labels."""
         start, first = f"{name}{OF_HEAD}", self.slices[name].start
         return {
             label.removeprefix(start): number - first
@@ -306,7 +306,7 @@ class SeveralHeads(Problem[HeadTargets]):
         return problem
 
     def keep_text(self, examples: Sequence[Example]) -> Batch:
-        """Return examples as a batch; where words have labels, the first place is NO_WORD."""
+        """Return examples as a batch; if words have labels, the first place is NO_WORD."""
         batch = self.base.keep_text(examples)
         if batch.words is None:
             return batch
@@ -316,7 +316,7 @@ class SeveralHeads(Problem[HeadTargets]):
         return self.base.logits_shape(batch, labels)
 
     def row_outputs(self, logits: FloatArray, batch: Batch) -> list[Outputs]:
-        """Return the outputs of each row: where words have labels, those of the first token come
+        """Return the outputs of each row. If words have labels, outputs for the first token come
         first, at NO_WORD. Logits that no head reads are 0."""
         rows = self.base.row_outputs(logits, batch)
         if not self.labels_words:
@@ -439,7 +439,7 @@ class SeveralHeads(Problem[HeadTargets]):
         }
 
     def read_response(self, tensors: Tensors, row: int, example: Example) -> dict[str, Any]:
-        """Return label, score and logits by head, and spans of the head that has some."""
+        """Return label, score and logits by head, and spans of the head that has spans."""
         found = {
             name: kind.read_response(_tensors_of(tensors, name), row, example)
             for name, kind in self.heads.items()
@@ -452,7 +452,7 @@ class SeveralHeads(Problem[HeadTargets]):
         return {**values, **({"spans": spans[0]} if spans else {})}
 
     def logits_at(self, places: Sequence[int] | IntArray, logits: Any) -> npt.NDArray[Any]:
-        """Return the logits at some places (rows, labels), given those of each head by name."""
+        """Return the logits at some positions (rows, labels), given those of each head by name."""
         found = np.zeros((len(places), max(own.stop for own in self.slices.values())))
         is_word = np.asarray(places) != NO_WORD
         for name, kind in self.heads.items():
@@ -485,7 +485,7 @@ class SeveralHeads(Problem[HeadTargets]):
     def lines(
         self, labels: Sequence[str], scores: Sequence[str], example: Example
     ) -> Iterable[str]:
-        """Return none: each head has its own spans."""
+        """Return no lines: each head has its own spans."""
         return ()
 
 

@@ -1,4 +1,4 @@
-"""SINGLE_LABEL: a text, or a pair of texts, has one label of several."""
+"""SINGLE_LABEL: a text, or a pair of texts, has one of several labels."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class SingleLabelClassification(Softmax, TextProblem[int]):
                 f"label {shown(value)} is neither a string nor an integer. If a text has several "
                 "labels, add --problem-type multi_label_classification",
             )
-        if value.strip().lower() == "nan":  # a missing value as a string of pandas
+        if value.strip().lower() == "nan":  # a missing value as written by pandas
             raise CellError(column, f"missing value ({value}). {FILL_IN}")
         return text_of_cell(values, column)
 

@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 OUTSIDE = "O"
 BEGIN, INSIDE = "B", "I"
 PREFIXED = re.compile("([BIMELSU])(?:-(.*))?", re.DOTALL)
-"""A tag with a prefix; its type may be missing, where there is one kind of entity."""
+"""A tag with a prefix; its type may be missing if there is one kind of entity."""
 BEGINNING, ENDING = "BSU", "ELSU"
 NAMES = {"M": "BMES", "L": "BILOU", "U": "BILOU", "E": "IOBES", "S": "IOBES"}
 """Prefixes that BIO lacks -> the scheme of a file with them; the first match counts."""
@@ -32,7 +32,7 @@ Tags = Sequence[str]
 
 
 class UnusableTagError(Exception):
-    """A tag without a meaning in its sentence; says which, and why."""
+    """A tag without a meaning in its sentence, with the reason."""
 
     def __init__(self, word: int, problem: str) -> None:
         super().__init__(f"word {word + 1}: {problem}")
@@ -52,7 +52,7 @@ class _Tag(NamedTuple):
     prefix: str
     entity: str
     continues: bool
-    """It follows an entity of its type directly."""
+    """Whether it directly follows an entity of its type."""
 
 
 class Scheme(NamedTuple):
@@ -68,12 +68,12 @@ class Scheme(NamedTuple):
         """Return the entities of a sentence in BIO.
 
         Raises:
-            UnusableTagError: a tag has no meaning in it.
+            UnusableTagError: a tag has no meaning in the scheme.
         """
         return tuple(tags if self == PLAIN else _bio(tags, self.begins_inside))
 
     def of_entities(self, tags: Tags) -> tuple[str, ...]:
-        """Return tags of entities, of any scheme, in this one; plain tags stay."""
+        """Return entity tags of any scheme in this scheme; plain tags are unchanged."""
         if self == PLAIN or not are_entity_tags(tags):
             return tuple(tags)
         written = [OUTSIDE] * len(tags)
@@ -90,7 +90,7 @@ class Scheme(NamedTuple):
         return tuple(written)
 
     def note(self, path: Path) -> None:
-        """Log how tags that are not BIO are read."""
+        """Log the scheme of tags that are not BIO."""
         if self == PLAIN:
             logger.warning(
                 "%s: tags without B- and I-: each is a label of its own, and the score is the "
@@ -112,12 +112,12 @@ LONGER = {
 
 
 def are_bio(tags: Iterable[str]) -> bool:
-    """Return whether all tags are BIO; bare B and I are those of a single kind of entity."""
+    """Return whether all tags are BIO; bare B and I are for a single kind of entity."""
     return all(tag == OUTSIDE or _is_bio(tag) for tag in tags)
 
 
 def are_entity_tags(tags: Iterable[str]) -> bool:
-    """Return whether tags mark entities, in any scheme; else they are plain."""
+    """Return whether tags mark entities in some scheme; else they are plain."""
     return all(map(is_entity_tag, tags))
 
 
@@ -127,14 +127,14 @@ def is_entity_tag(tag: str) -> bool:
 
 
 def continued(tag: str) -> str:
-    """Return the tag of a later part of a word, given that of the part before."""
+    """Return the tag of a later part of a word, given that of the previous part."""
     return INSIDE + tag[len(BEGIN) :] if _is_bio(tag) else tag
 
 
 def entities_of(tags: Tags) -> list[Entity]:
-    """Return the entities of a sentence's tags, of any scheme, as seqeval and CoNLL's script do. An
-    entity begins at a beginning prefix, or where the word before is of another type. A tag without
-    a prefix is an entity of one word.
+    """Return the entities of a sentence's tags in any scheme, as seqeval and CoNLL's script do. An
+    entity begins at a beginning prefix, or if the previous word has another type. A tag without a
+    prefix is an entity of one word.
     """
     found: list[Entity] = []
     is_open = False
@@ -153,7 +153,7 @@ def entities_of(tags: Tags) -> list[Entity]:
 
 
 def scheme_of(sentences: Iterable[Tags]) -> Scheme:
-    """Return the scheme of most tags of a file; the others are unusable."""
+    """Return the scheme of most tags of a file; tags of other schemes are unusable."""
     sentences = [*sentences]
     counts = Counter(tag for tags in sentences for tag in tags if tag != OUTSIDE)
     prefixes = Counter[str]()

@@ -58,14 +58,14 @@ if TYPE_CHECKING:
     from bertender.text.tokenizer import FileTokenizer
 
 ENTITY = "entity"
-"""The label of spans where there is one kind of entity, without a name."""
+"""Label of spans if there is one kind of entity, without a name."""
 NO_WORDS = "no words. Leave the sentence out"
 WORD_MARK = "\x1f"
-"""The unit separator of ASCII, before each word of a request whose words contain white space.
-Earlier servers read it as white space."""
+"""ASCII's unit separator, before each word of a request if words contain white space. Older servers
+read it as white space."""
 
 Tags = tuple[int, ...]
-"""The number of the tag of each word."""
+"""Tag number of each word."""
 
 
 class TokenClassification(Softmax, Problem[Tags]):
@@ -90,7 +90,7 @@ class TokenClassification(Softmax, Problem[Tags]):
     model_settings: Mapping[str, Any] = {"problem_type": None}
 
     def settings_to_learn(self, labels: Sequence[str]) -> Mapping[str, Any]:
-        """Return settings that let words be read in parts; see `tokenizer`."""
+        """Return settings that split words into parts; see `tokenizer`."""
         numbers = {label: number for number, label in enumerate(labels)}
         later = [numbers.get(continued(label), number) for label, number in numbers.items()]
         return {**self.tokenizer_settings, CONTINUED_LABELS: later}
@@ -107,10 +107,10 @@ class TokenClassification(Softmax, Problem[Tags]):
         return words, tags
 
     def label_names(self, found: Sequence[Sequence[str]]) -> tuple[str, ...]:
-        """Return O, and for each type of entity by alphabet the two tags that it can have.
+        """Return O, and for each type of entity, alphabetically, its two possible tags.
 
-        Plain tags follow O alphabetically. O is always included: a word that the model does not see
-        has it.
+        Plain tags follow O alphabetically. O is always included, as the tag of words that the model
+        does not see.
         """
         tags = {tag for tags in found for tag in tags} - {OUTSIDE}
         if not are_bio(tags):
@@ -135,7 +135,7 @@ class TokenClassification(Softmax, Problem[Tags]):
         return target
 
     def parts(self, target: Tags, labels: Sequence[str]) -> Parts:
-        """Return the entities, or the tags of words where tags are plain."""
+        """Return the entities, or the tags of words if tags are plain."""
         return entities(target, labels)
 
     def scored_labels(self, labels: Sequence[str]) -> Sequence[str]:
@@ -145,7 +145,7 @@ class TokenClassification(Softmax, Problem[Tags]):
     def constant(
         self, targets: Sequence[Tags], labels: Sequence[str]
     ) -> tuple[str, Callable[[Example], Tags]]:
-        """Return the most frequent tag, for each word."""
+        """Return the most frequent tag for each word."""
         tag = most_frequent(itertools.chain.from_iterable(targets))
         return labels[tag], lambda example: (tag,) * len(example)
 
@@ -173,7 +173,7 @@ class TokenClassification(Softmax, Problem[Tags]):
         return (*_words_of(batch).shape, labels)
 
     def row_outputs(self, logits: FloatArray, batch: Batch) -> list[Outputs]:
-        """Return the logits of the first token of each word that is not cut off."""
+        """Return the logits of the first token of each word that is not truncated."""
         words = _words_of(batch)  # (batch, seq)
         if batch.parts is None:
             return [Outputs(logits[row][own >= 0], own[own >= 0]) for row, own in enumerate(words)]
@@ -186,7 +186,7 @@ class TokenClassification(Softmax, Problem[Tags]):
         return found
 
     def decode(self, outputs: Outputs, example: Example) -> Tags:
-        """Return a tag for each word; O for one that the model does not see."""
+        """Return a tag for each word; O for words that the model does not see."""
         tags = np.zeros(len(example), dtype=np.int64)  # `label_names` has O first
         tags[outputs.places] = outputs.logits.argmax(axis=1)
         return tuple(tags.tolist())
@@ -218,11 +218,11 @@ class TokenClassification(Softmax, Problem[Tags]):
         return super().text_of_cell(values, column)
 
     def to_texts(self, example: Example) -> tuple[str, ...]:
-        """Return the sentence of some words; a single text stays as it is."""
+        """Return the sentence of some words; a single text is unchanged."""
         return example if len(example) == 1 else (self.text_of(example),)
 
     def text_of(self, words: Example) -> str:
-        """Return the text of words for a request; words with white space are marked.
+        """Return the text of words for a request, with marks if words have white space.
 
         Raises:
             DataError: a word contains the mark itself.
@@ -243,10 +243,10 @@ class TokenClassification(Softmax, Problem[Tags]):
         labels: npt.NDArray[np.object_],
         texts: Sequence[Example],
     ) -> dict[str, npt.NDArray[Any]]:
-        """Return (batch, words) tensors, as long as the longest sentence, and (batch, spans) ones,
-        as long as the most spans of a text, padded with empty values.
+        """Return (batch, words) tensors, as long as the longest sentence, and (batch, spans)
+        tensors, as long as the largest number of spans, padded with empty values.
 
-        A word that the model does not see is O, with score 0 and logits 0.
+        Words that the model does not see are O, with score 0 and logits 0.
         """
         shape = len(examples), max(map(len, examples))
         names = np.full(shape, b"", dtype=np.object_)
@@ -267,7 +267,7 @@ class TokenClassification(Softmax, Problem[Tags]):
     def response_of(
         self, tensors: Tensors, rows: slice, examples: Sequence[Example]
     ) -> dict[str, npt.NDArray[Any]]:
-        """Return tensors as long as the longest sentence, and the most spans, of the request."""
+        """Return tensors as long as the request's longest sentence and largest number of spans."""
         words = max(map(len, examples))
         spans = most_spans(tensors, rows)
         return {
@@ -299,12 +299,12 @@ def spans_of(
     span is a run of equal tags in one word. The score is the mean probability of the tags.
 
     Args:
-        outputs: of the text.
+        outputs: outputs for the text.
         words: number of its words.
-        text: as in the request. If its words stand after WORD_MARKs, offsets are those of the words
+        text: text as in the request. If its words follow WORD_MARKs, offsets refer to the words
             joined by spaces.
-        labels: of the model.
-        temperature: of its calibration.
+        labels: labels of the model.
+        temperature: temperature of its calibration.
     """
     text, starts = _placed(words, text)
     logits, owners, offsets = outputs.logits, outputs.places, np.zeros_like(outputs.places)
@@ -333,7 +333,7 @@ def spans_of(
 
 
 def _placed(words: Example, text: str) -> tuple[str, list[int]]:
-    """Return the text of the offsets, and where each word begins in it."""
+    """Return the text of the offsets, and each word's start in it."""
     if text.startswith(WORD_MARK):
         text = " ".join(words)
     starts, end = [], 0
@@ -344,7 +344,7 @@ def _placed(words: Example, text: str) -> tuple[str, list[int]]:
 
 
 def _runs(tags: Sequence[str], owners: Sequence[int]) -> list[Entity]:
-    """Return the runs of parts of a word with the same plain tag."""
+    """Return the runs of parts of a word with equal plain tags."""
     runs: list[Entity] = []
     pairs = enumerate(zip(owners, tags, strict=True))
     for (_, tag), run in itertools.groupby(pairs, key=lambda part: part[1]):
