@@ -1,9 +1,10 @@
 """Official files of questions with several texts: choices of COPA, CommonsenseQA, HellaSwag and
 RACE, and the paragraphs of SQuAD's documents for ranking.
 
-COPA: Roemmele et al. 2011, and Balanced COPA, Kavumba et al. 2019 (arXiv 1911.00225), which gives
-each question a mirror with the same choices. CommonsenseQA: Talmor et al. 2019 (arXiv 1811.00937).
-HellaSwag: Zellers et al. 2019 (arXiv 1905.07830). RACE: Lai et al. 2017 (arXiv 1704.04683).
+COPA: Roemmele et al. 2011, and Balanced COPA, Kavumba et al. 2019 (arXiv 1911.00225), which adds a
+mirrored question with the same choices to each question. CommonsenseQA: Talmor et al. 2019 (arXiv
+1811.00937). HellaSwag: Zellers et al. 2019 (arXiv 1905.07830). RACE: Lai et al. 2017 (arXiv
+1704.04683).
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ ASKED: Mapping[str, str] = {
     "effect": "What happened as a result?",
 }
 CANDIDATES = 10
-"""Paragraphs of a question, at most."""
+"""Most paragraphs of a question."""
 HELLASWAG_LINES = 6
-"""Context, right number, four endings."""
+"""Context, number of the correct ending, four endings."""
 
 
 class Question(NamedTuple):
@@ -36,9 +37,9 @@ class Question(NamedTuple):
 
     example: Example
     target: Any
-    """Number of the right choice, from 0; or another target of the kind of problem."""
+    """Number of the correct choice, from 0; or another target of the kind of problem."""
     group: str
-    """Questions of one group are all training questions, or all held out."""
+    """Questions of a group are all in the training split, or all held out."""
 
 
 def copa(path: Path) -> Iterator[Question]:
@@ -64,7 +65,8 @@ def commonsense_qa(path: Path) -> Iterator[Question]:
 
 
 def hellaswag(path: Path) -> Iterator[Question]:
-    """Read the official JSONL file, or plain text of six lines a question; grouped by activity."""
+    """Read the official JSONL file, or plain text with six lines per question; grouped by
+    activity."""
     if ".jsonl" in path.name:
         for _, line in lines_of(path):
             row = json.loads(line)
@@ -80,9 +82,9 @@ def hellaswag(path: Path) -> Iterator[Question]:
 
 
 def race(folder: Path) -> Iterator[Question]:
-    """Read a folder of RACE: a JSON object a file, an article with several questions.
+    """Read a folder of RACE: one JSON object per file, an article with several questions.
 
-    A question stands before its article, which is cut at its end where both are too long.
+    A question precedes its article, whose end is truncated if both are too long.
     """
     for path in sorted(folder.glob("*/*.txt")):
         row = json.loads(path.read_text(encoding="utf-8"))
@@ -94,10 +96,10 @@ def race(folder: Path) -> Iterator[Question]:
 
 
 def questions_of(path: Path, read: Callable[[Path], Iterator[Question]]) -> list[Question]:
-    """Return the questions of a file or a folder.
+    """Return the questions of a file or folder.
 
     Raises:
-        DataError: it has another format.
+        DataError: the format is wrong.
     """
     try:
         return list(read(path))
@@ -129,7 +131,7 @@ def squad_passages(path: Path) -> Iterator[Question]:
 
 
 def _candidates(question: str, contexts: Sequence[str], own: int) -> list[str]:
-    """Return the paragraph of a question and others, in the order of the document."""
+    """Return the paragraph of a question and other paragraphs, in the order of the document."""
     others = [context for context in dict.fromkeys(contexts) if context != contexts[own]]
     drawn = sorted(others, key=lambda context: draw(question, context))[: CANDIDATES - 1]
     chosen = {contexts[own], *drawn}

@@ -1,10 +1,9 @@
-"""The task `docs`: which section of a docstring does this sentence stand in? And a corpus of them.
+"""The task `docs`: which section of a docstring is this sentence from? And a corpus of docstrings.
 
-Is it the summary, or does it describe a parameter, a return value or an exception, or is it a note?
-Names, types and headings are left out, so that only the language is left. The text is the
-documentation of packages that bertender needs anyway, so it is on every machine. The classes are
-balanced, within each class the libraries take turns, and a source file is either on the training
-side or on the held-out side, never on both.
+The classes are summary, parameter, return value, exception and note. Names, types and headings are
+left out, so that only language is left. The text is the documentation of packages that bertender
+needs anyway, so every machine has it. The classes are balanced, libraries take turns within a
+class, and a source file is in the training or the held-out split, never in both.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ TRAIN_A_CLASS = 700
 DEV_A_CLASS = 170
 HELD_OUT_SHARE = 0.2
 MOST_A_FILE = 10
-"""Most sentences of a section from one file, so that no long file stands for its library."""
+"""Most sentences of a section from one file, so that no long file dominates its library."""
 
 DOCUMENTED = {
     "datasets": "datasets",
@@ -66,8 +65,8 @@ DOCUMENTED = {
     "torch": "torch",
     "tritonclient": "tritonclient",
 }
-"""Packages whose docstrings have sections, by distribution; all are bertender's own or come with
-them."""
+"""Packages whose docstrings have sections, by distribution; bertender requires them all, directly
+or not."""
 STANDARD_LIBRARY = "stdlib"
 CORPUS = {
     "numpy": "numpy",
@@ -77,21 +76,21 @@ CORPUS = {
     "torch": "torch",
     "transformers": "transformers",
 }
-"""Packages whose docstrings are the corpus `docs` of pre-training, by distribution."""
+"""Packages whose docstrings form the pre-training corpus `docs`, by distribution."""
 
 
 def load_docs() -> tuple[Split, Split]:
-    """Return the training and the held-out split: 700 and 170 sentences of each section."""
+    """Return the training and the held-out split: 700 and 170 sentences per section."""
     return section_splits(docs_sentences())
 
 
 def load_further() -> tuple[Example, ...]:
-    """Return the sentences of training files that balancing leaves out, to use without labels."""
+    """Return the training sentences left out by balancing, as unlabelled texts."""
     return further_sentences(docs_sentences())
 
 
 def docs_corpus() -> Iterator[str]:
-    """Yield the text of all docstrings on the training side, for pre-training: about 2M words."""
+    """Yield all docstrings of the training split, for pre-training: about 2M words."""
     return corpus(docs_passages())
 
 
@@ -99,7 +98,7 @@ def docs_sentences() -> list[Sentence]:
     """Return the sentences of the installed packages, from the cache after the first call.
 
     Raises:
-        DataError: one of the packages is not installed.
+        DataError: a package is not installed.
     """
     return _cached_rows("docs-sections", Sentence, DOCUMENTED, read_sentences)
 
@@ -114,9 +113,9 @@ def docs_passages() -> list[Passage]:
 
 
 def corpus(passages: Iterable[Passage]) -> Iterator[str]:
-    """Yield the docstrings of the training side, each as one text, joined from its passages.
+    """Yield the docstrings of the training split, each as one text, joined from its passages.
 
-    An empty text stands after the docstrings of each file.
+    An empty text follows the docstrings of each file.
     """
     training = (passage for passage in passages if not is_held_out(passage))
     for _, of_file in itertools.groupby(training, key=lambda passage: passage[:2]):
@@ -126,7 +125,7 @@ def corpus(passages: Iterable[Passage]) -> Iterator[str]:
 
 
 def is_held_out(row: Passage | Sentence) -> bool:
-    """Return whether a passage or a sentence is held out, as all of its file is."""
+    """Return whether a passage or sentence is held out, like everything in its file."""
     return draw(row.library, row.file) < HELD_OUT_SHARE
 
 
@@ -135,14 +134,14 @@ def section_splits(
     train_a_class: int = TRAIN_A_CLASS,
     dev_a_class: int = DEV_A_CLASS,
 ) -> tuple[Split, Split]:
-    """Choose equal numbers of sentences of each section for training and for holding out.
+    """Choose equal numbers of sentences from each section for training and for holding out.
 
-    Hashes of names and texts choose: the same sentences everywhere, and mostly the same after a new
-    version of a library. Where the scarcest section has fewer sentences than asked for, all
+    The choice is by hashes of names and texts: the same sentences everywhere, and mostly the same
+    after a library's update. If the scarcest section has fewer sentences than requested, all
     sections get that many.
 
     Raises:
-        DataError: a section has no sentence on one of the sides.
+        DataError: a section has no sentence in one of the splits.
     """
     rows = unlike(sentences)
     train, dev = (
@@ -155,7 +154,7 @@ def section_splits(
 def further_sentences(
     sentences: Iterable[Sentence], train_a_class: int = TRAIN_A_CLASS
 ) -> tuple[Example, ...]:
-    """Return the training sentences that `section_splits` leaves out, the sections in turns."""
+    """Return the training sentences that `section_splits` leaves out, sections in turns."""
     chosen = _by_section(row for row in unlike(sentences) if not is_held_out(row))
     count = _count_a_class(chosen, train_a_class)
     turns = itertools.zip_longest(*(rows[count:] for rows in chosen.values()))
@@ -163,13 +162,13 @@ def further_sentences(
 
 
 def draw(*words: str) -> float:
-    """Return a number from 0 to 1 that depends on the words alone."""
+    """Return a number from 0 to 1 that depends only on the words."""
     digest = hashlib.sha256("\0".join(words).encode()).digest()
     return int.from_bytes(digest[:8], "big") / 2**64
 
 
 def cached_table(name: str, make: Callable[[], pyarrow.Table]) -> pyarrow.Table:
-    """Return the table cached under `name`, made anew where it is missing or damaged."""
+    """Return the table cached under `name`, created if it is missing or damaged."""
     import pyarrow.parquet
 
     def save(table: pyarrow.Table, path: object) -> None:
@@ -180,10 +179,10 @@ def cached_table(name: str, make: Callable[[], pyarrow.Table]) -> pyarrow.Table:
 
 
 def root_of(distribution: str, package: str) -> Path:
-    """Return the folder of a package; or of the standard library.
+    """Return the folder of a package or of the standard library.
 
     Raises:
-        DataError: it is not installed.
+        DataError: the distribution is not installed.
     """
     if distribution == STANDARD_LIBRARY:
         return Path(sysconfig.get_path("stdlib"))
@@ -197,10 +196,10 @@ def root_of(distribution: str, package: str) -> Path:
 
 
 def version_of(distribution: str) -> str | None:
-    """Return the version of a package, or of the interpreter for its own modules."""
+    """Return the version of a package, or of the interpreter for the standard library."""
     if distribution == STANDARD_LIBRARY:
         return platform.python_version()
-    return installed_version(distribution)  # onnxruntime may be there as onnxruntime-gpu
+    return installed_version(distribution)  # may be installed as onnxruntime-gpu
 
 
 def _cached_rows(
@@ -209,11 +208,11 @@ def _cached_rows(
     packages: Mapping[str, str],
     read: Callable[[Mapping[str, Path], int, Callable[[int], None]], list[Row]],
 ) -> list[Row]:
-    """Return rows of the documentation of packages, from the cache after the first call.
+    """Return rows from the documentation of packages, from the cache after the first call.
 
     Args:
-        name: how the cached table's name begins; the versions of the packages follow.
-        row: the named tuple of a row.
+        name: prefix of the cached table's name; the versions of the packages follow.
+        row: named tuple of a row.
         packages: distribution -> package.
         read: (root of each distribution, processes, receiver of the number of files done) -> rows
     """
@@ -245,10 +244,10 @@ def _balanced(sentences: Iterable[Sentence], asked: int) -> Split:
 
 
 def _count_a_class(chosen: Mapping[str, Sequence[Sentence]], asked: int) -> int:
-    """Return how many sentences each section gives: as many as asked for, or as the scarcest has.
+    """Return the number of sentences per section: as requested, or that of the scarcest section.
 
     Raises:
-        DataError: the scarcest has none.
+        DataError: the scarcest section has none.
     """
     scarcest = min(SECTIONS, key=lambda section: len(chosen[section]))
     count = min(asked, len(chosen[scarcest]))
@@ -260,7 +259,7 @@ def _count_a_class(chosen: Mapping[str, Sequence[Sentence]], asked: int) -> int:
 
 
 def _by_section(sentences: Iterable[Sentence]) -> Mapping[str, list[Sentence]]:
-    """Return the sentences of each section, those of its libraries in turns.
+    """Return the sentences of each section, libraries in turns.
 
     Otherwise, many sentences of one library would teach its style.
     """

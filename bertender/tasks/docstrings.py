@@ -1,15 +1,15 @@
 """Text of the docstrings of Python files: passages of 30 words, and sentences with their section.
 
-Files are parsed with `ast`, never imported. Parsing holds the interpreter's lock, so the work is
-done by processes: this module also runs as a script, which takes file names (a JSON list) from
-standard input and writes what it read of them (JSON) to standard output. It therefore imports
-nothing beyond the standard library. `multiprocessing` would run the caller's script again in each
-worker unless it guards its main part; this does not.
+Files are parsed with `ast`, never imported. Parsing holds the interpreter's lock, so processes do
+the work: this module also runs as a script, which reads file names (a JSON list) from standard
+input and writes rows (JSON) to standard output. It therefore imports only the standard library.
+`multiprocessing` would run the caller's script again in each worker unless it guards its main part;
+this does not.
 
-Sections come in three layouts, which one docstring may mix: numpydoc's underlined headings,
-Google's indented blocks below `Args:`, and Sphinx's fields (`:param x:`) and directives
-(`.. note::`). Names and types of parameters, types of return values and of exceptions, and the
-headings themselves are left out, because they would give the section away.
+Sections have three layouts, which a docstring may mix: numpydoc's underlined headings, Google's
+indented blocks below `Args:`, and Sphinx's fields (`:param x:`) and directives (`.. note::`). Names
+and types of parameters, types of return values and exceptions, and the headings are left out, since
+they would reveal the section.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from typing import Any, NamedTuple, TypeVar
 T = TypeVar("T")
 
 LONGEST_WORDS = 30
-"""Of a passage or a sentence."""
+"""Most words of a passage or a sentence."""
 SHORTEST_PASSAGE = 15
 SHORTEST_SENTENCE = 5
 FILES_A_BATCH = 100
@@ -54,7 +54,7 @@ HEADINGS: Mapping[str, str] = {
     "note": NOTE,
     "notes": NOTE,
 }
-"""Headings in lower case; the text below any other one is not a section's."""
+"""Headings in lower case; text below other headings has no section."""
 
 FIELDS: Mapping[str, str] = {
     "param": PARAMETER,
@@ -68,7 +68,7 @@ FIELDS: Mapping[str, str] = {
     "raises": EXCEPTION,
     "except": EXCEPTION,
 }
-"""Sphinx's fields; of any other one (`:type x:`) the text is left out."""
+"""Sphinx's fields; the text of others (`:type x:`) is left out."""
 
 UNDERLINE = re.compile(r"[-=~]{3,}")
 GOOGLE = re.compile(r"([A-Z][A-Za-z]+(?: [A-Za-z]+)?) ?::?")
@@ -88,9 +88,9 @@ TYPE = re.compile(r"(?:[^\s:]+|:\w+:`[^`]*`|`[^`]*`|\S*\((?:[^()]|\([^()]*\))*\)
 """The text before the description of a return value, in Google's layout."""
 
 PLAIN_SHARE = 0.75
-"""Of a sentence's words must be words, not code or numbers."""
+"""Share of a sentence's words that must be words, not code or numbers."""
 TELLING_WORDS = 8
-"""Sentences that begin with the same so many plain words are alike."""
+"""Sentences with the same plain words at the beginning, this many, count as duplicates."""
 
 RULE = re.compile(r"[^\w\s]{3,}[^\w]*")
 TWO_LETTERS = re.compile(r"[^\W\d_]{2}")
@@ -109,7 +109,7 @@ PLAIN_WORD = re.compile(r"[A-Za-z]?[a-z]+")
 
 
 class Passage(NamedTuple):
-    """Some 30 words of one docstring."""
+    """About 30 words of a docstring."""
 
     library: str
     file: str  # relative to the library's root, with forward slashes
@@ -118,7 +118,7 @@ class Passage(NamedTuple):
 
 
 class Sentence(NamedTuple):
-    """One sentence of one docstring."""
+    """A sentence of a docstring."""
 
     library: str
     file: str
@@ -133,12 +133,12 @@ def read_passages(
 ) -> list[Passage]:
     """Read the passages of all Python files below some roots, in parallel and in a fixed order.
 
-    Files that cannot be read or parsed (dangling links, other Python versions) are left out.
+    Files that cannot be read or parsed (dangling links, other Python versions) are skipped.
 
     Args:
         roots: the directory of each library.
-        processes: how many read at a time.
-        advance: receives the number of files done, after each batch of them.
+        processes: number of parallel processes.
+        advance: receives the number of files read, after each batch.
     """
     return [Passage(*row) for row in _read_files("passages", roots, processes, advance)]
 
@@ -148,12 +148,12 @@ def read_sentences(
     processes: int = 2,
     advance: Callable[[int], None] = lambda files: None,
 ) -> list[Sentence]:
-    """Read the sentences of all Python files below some roots; as `read_passages`."""
+    """Read the sentences of all Python files below some roots; see `read_passages`."""
     return [Sentence(*row) for row in _read_files("sentences", roots, processes, advance)]
 
 
 def distinct(passages: Iterable[Passage]) -> list[Passage]:
-    """Keep the first of equal passages, and none of those that several libraries share.
+    """Keep the first of equal passages, and none that several libraries share.
 
     Case, punctuation and spaces make no difference.
     """
@@ -165,10 +165,10 @@ def distinct(passages: Iterable[Passage]) -> list[Passage]:
 
 
 def unlike(rows: Iterable[Sentence]) -> list[Sentence]:
-    """Keep the first of sentences that are alike, and none of those that several sections share.
+    """Keep the first of duplicate sentences, and none that several sections share.
 
-    Copied documentation differs in names and in its end. So sentences are alike whose first plain
-    words are equal, where names, numbers and code are not plain words.
+    Copied documentation differs in names and endings. So sentences are duplicates if their first
+    plain words are equal; names, numbers and code are not plain words.
     """
 
     def first_plain_words(row: Sentence) -> str:
@@ -182,7 +182,7 @@ def unlike(rows: Iterable[Sentence]) -> list[Sentence]:
 def _firsts_of_one_group(
     rows: Iterable[T], key: Callable[[T], str], group: Callable[[T], str]
 ) -> list[T]:
-    """Keep the first of rows with the same key, and none of those that several groups share."""
+    """Keep the first of rows with the same key, and none whose key several groups share."""
     groups: defaultdict[str, set[str]] = defaultdict(set)
     firsts: dict[str, T] = {}
     for row in rows:
@@ -193,7 +193,7 @@ def _firsts_of_one_group(
 
 
 def python_files(root: Path) -> list[str]:
-    """Return the Python files below `root`, relative to it and sorted; tests are left out."""
+    """Return the paths of Python files below `root`, relative and sorted, without tests."""
     relative = (path.relative_to(root) for path in root.rglob("*.py"))
     return sorted(
         path.as_posix() for path in relative if SKIPPED_FOLDERS.isdisjoint(path.parts[:-1])
@@ -203,7 +203,7 @@ def python_files(root: Path) -> list[str]:
 def _read_files(
     kind: str, roots: Mapping[str, Path], processes: int, advance: Callable[[int], None]
 ) -> Iterator[tuple[Any, ...]]:
-    """Yield the rows of `_rows_of` for all files, with the library's name before each."""
+    """Yield the rows of `_rows_of` for all files, with the library's name first."""
 
     def read_batch(library: str, root: Path, files: Sequence[str]) -> list[list[Any]]:
         completed = subprocess.run(
@@ -237,7 +237,7 @@ def _batches(items: Sequence[str], size: int) -> Iterator[Sequence[str]]:
 
 
 def docstrings(source: bytes) -> Iterator[str]:
-    """Yield the docstrings of a Python file; none when it cannot be parsed."""
+    """Yield the docstrings of a Python file; none if it cannot be parsed."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # other people's invalid escapes
@@ -251,7 +251,7 @@ def docstrings(source: bytes) -> Iterator[str]:
 
 
 def _statements(node: ast.AST) -> Iterator[ast.AST]:
-    """Walk a tree, but not into expressions: they are most of it, and define nothing."""
+    """Walk a tree without expressions, which are most of it and define nothing."""
     yield node
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.stmt | ast.ExceptHandler | ast.match_case):
@@ -265,7 +265,7 @@ def prose(docstring: str) -> list[str]:
 
 
 def _without_code(lines: Sequence[str], prompts: tuple[str, ...]) -> list[str]:
-    """Return the lines with empty ones instead of doctests, their output and fenced code."""
+    """Return the lines, with doctests, their output and fenced code replaced by empty lines."""
     remaining = []
     fenced = in_doctest = False
     for line in lines:
@@ -278,7 +278,7 @@ def _without_code(lines: Sequence[str], prompts: tuple[str, ...]) -> list[str]:
 
 
 def cut(words: Sequence[str]) -> Iterator[str]:
-    """Yield parts of LONGEST_WORDS words, without short remainders and tables of symbols."""
+    """Yield chunks of LONGEST_WORDS words, without short remainders and tables of symbols."""
     for some in _batches(words, LONGEST_WORDS):
         readable = sum(TWO_LETTERS.search(word) is not None for word in some)
         if len(some) >= SHORTEST_PASSAGE and readable >= len(some) / 2:
@@ -286,10 +286,10 @@ def cut(words: Sequence[str]) -> Iterator[str]:
 
 
 def labelled_sentences(docstring: str) -> Iterator[tuple[str, str]]:
-    """Yield the section and the text of the readable sentences.
+    """Yield section and text of the readable sentences.
 
-    Of a note these are all. Of any other paragraph it is the first, which states the thing; later
-    ones add to it, in words that would fit every section.
+    These are all sentences of a note. Of any other paragraph only the first is taken, which
+    describes the item; later sentences add to it in words that would fit every section.
     """
     for section, paragraph in read_sections(docstring):
         parts = sentences(paragraph)
@@ -299,7 +299,7 @@ def labelled_sentences(docstring: str) -> Iterator[tuple[str, str]]:
 
 
 def sentences(paragraph: str) -> Iterator[str]:
-    """Yield the sentences of a paragraph that have 5 to 30 words, most of them plain English.
+    """Yield the sentences of a paragraph with 5 to 30 words, most of them plain English.
 
     Markup and the full stop are left out.
     """
@@ -315,7 +315,7 @@ def sentences(paragraph: str) -> Iterator[str]:
 
 
 def read_sections(docstring: str) -> Iterator[tuple[str, str]]:
-    """Yield each paragraph of a known section, as its section and its text on one line."""
+    """Yield section and text of each paragraph in a known section, on one line."""
     lines = _without_code(docstring.expandtabs().splitlines(), (">>>", "In ["))
     start = next((number for number, line in enumerate(lines) if line), len(lines))
     end = start
@@ -337,16 +337,16 @@ class _Opening(NamedTuple):
     """A section that begins at a line."""
 
     section: str | None
-    """None where it is unknown."""
+    """None for an unknown section."""
     layout: str
     lines: list[str]
-    """Without its heading."""
+    """The lines without the heading."""
     end: int
-    """Where the next one begins."""
+    """Line where the next section begins."""
 
 
 def _opening(lines: Sequence[str], position: int) -> _Opening | None:
-    """Return the section that begins at a line, if one does."""
+    """Return the section that begins at a line, or None."""
     line = lines[position].strip()
     if _is_underlined(lines, position):
         start = end = position + 2
@@ -374,7 +374,7 @@ def _is_underlined(lines: Sequence[str], position: int) -> bool:
 
 
 def _end_of_indented(lines: Sequence[str], position: int, *, over_empty: bool = True) -> int:
-    """Return where the lines end that are indented more than the one at `position`."""
+    """Return the end of the lines that are indented more than the line at `position`."""
     base = _indent(lines[position])
     end = last = position + 1
     while end < len(lines) and (_indent(lines[end]) > base if lines[end] else over_empty):
@@ -388,7 +388,7 @@ def _indent(line: str) -> int:
 
 
 def _indented_only(section: str, block: list[str]) -> list[str]:
-    """Return the descriptions below lines of names and types; of notes, all lines."""
+    """Return the descriptions below lines with names and types; all lines for notes."""
     if section == NOTE:
         return _plain(section, block)
     base = min((_indent(line) for line in block if line), default=0)
@@ -396,7 +396,7 @@ def _indented_only(section: str, block: list[str]) -> list[str]:
 
 
 def _after_heads(section: str, block: list[str]) -> list[str]:
-    """Return the descriptions after names and types, whether on the same line or below."""
+    """Return the descriptions after names and types, on the same line or below."""
     if section == NOTE:
         return _plain(section, block)
     base = min((_indent(line) for line in block if line), default=0)
@@ -413,7 +413,7 @@ def _after_heads(section: str, block: list[str]) -> list[str]:
 
 
 def _plain(section: str, block: list[str]) -> list[str]:
-    """Return the lines outside the directives in a block (of code, formulas, versions)."""
+    """Return the lines outside directives (of code, formulas, versions) in a block."""
     lines: list[str] = []
     position = 0
     while position < len(block):
@@ -434,7 +434,7 @@ LAYOUTS: Mapping[str, Callable[[str, list[str]], list[str]]] = {
 
 
 def _paragraphs(lines: Sequence[str]) -> Iterator[str]:
-    """Yield runs of lines as one; an empty line or the next item of a list ends a run."""
+    """Yield each run of lines as one line; an empty line or a list item ends a run."""
     words: list[str] = []
     for line in (*map(str.strip, lines), ""):
         item = ITEM.match(line)
@@ -447,7 +447,7 @@ def _paragraphs(lines: Sequence[str]) -> Iterator[str]:
 
 
 def _rows_of(kind: str, root: Path, file: str) -> Iterator[tuple[Any, ...]]:
-    """Yield the passages or the sentences of a file; none where it cannot be read or parsed."""
+    """Yield the passages or sentences of a file; none if it cannot be read or parsed."""
     try:
         source = (root / file).read_bytes()
     except OSError:

@@ -1,4 +1,4 @@
-"""Examples of a data file, with labels or without, checked row by row."""
+"""Examples of a data file, with or without labels, checked row by row."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ logger = logging.getLogger(__name__)
 
 SHOWN_VALUES = 6
 MOST_RATINGS = 10
-"""Most different decimals of ratings, such as tenths."""
+"""Most different fractional parts of ratings, such as tenths."""
 MANY = 50
-"""More labels than a small sample, or a few examples a class, has by chance."""
+"""More labels than a small sample, or a few examples per class, has by chance."""
 NEARLY_EACH = 0.9
-"""The share of rows with a label of their own: 77 classes give 50 random rows 0.74."""
+"""Share of rows with a label of their own: with 77 classes, 50 random rows have 0.74."""
 LINES = (".txt", ".txt.xz")
-"""The ends of the names of files with a text a line."""
+"""Suffixes of files with one text per line."""
 
 
 @dataclass(frozen=True)
 class Labelled:
-    """The examples of one file with their labels as they stand there, and their places."""
+    """Examples of a file, their labels as written there, and their places."""
 
     path: Path
     label_column: str
@@ -47,10 +47,10 @@ class Labelled:
     problem: Problem[Any] = SINGLE_LABEL
 
     def split(self, known: Sequence[str], owner: str, bad: OnBadRow = stop) -> Split:
-        """Number the labels by their place in `known`, the labels of `owner`.
+        """Number the labels by their position in `known`, the labels of `owner`.
 
         Raises:
-            DataError: a label is not one of them and `bad` stops, or no row has one of them.
+            DataError: a label is unknown and `bad` stops, or no row has a known label.
         """
         numbers = {label: number for number, label in enumerate(known)}
         problem = self.problem.of_labels(known)
@@ -114,7 +114,7 @@ def label_names(labelled: Labelled, *, several: bool = True) -> tuple[str, ...]:
 
 
 def _check_sets(labelled: Labelled, names: Sequence[str], where: str) -> None:
-    """Raise DataError for sets without labels; warn of named columns without a row."""
+    """Raise DataError for sets without labels; warn of named columns without a positive row."""
     if not names:
         raise DataError(
             f"{where}: all {len(labelled.labels)} sets are empty. Is --label-column right?"
@@ -135,11 +135,11 @@ def _check_sets(labelled: Labelled, names: Sequence[str], where: str) -> None:
 
 
 def check_classes(labelled: Labelled) -> None:
-    """Raise DataError where the labels of a training file look like another column than classes.
+    """Raise DataError if the labels of a training file seem to be from another column than classes.
 
-    Numbers are scores where there are many and some are between halves (a rating may be 3.5), or
-    where few rows share one. Names are identifiers where nearly each row has its own. A hundred
-    topics, by numbers or by names, are classes.
+    Numbers are scores if there are many and some lie between halves (a rating may be 3.5), or if
+    few rows share one. Names are identifiers if nearly every row has its own. A hundred topics, as
+    numbers or names, are classes.
     """
     counts = Counter(labelled.labels)
     rows, numbers = len(labelled.labels), [*map(_number, counts)]
@@ -164,7 +164,7 @@ def check_classes(labelled: Labelled) -> None:
 
 
 def _number(label: str) -> float | None:
-    """Return the number of a label, with a decimal point or comma."""
+    """Return the number in a label, with a decimal point or comma."""
     try:
         number = float(label.replace(",", "."))
     except ValueError:
@@ -182,10 +182,10 @@ def read_labelled(
     """Read and check all rows of a table; texts are stripped.
 
     Args:
-        table: of the rows.
+        table: open table.
         text_columns, label_column: columns to read.
-        problem: how they are read.
-        beside: the first example of the task's other file; None where this is the first file.
+        problem: kind of problem, which reads the cells.
+        beside: first example of the task's other file; None if this is the first file.
 
     Raises:
         DataError: a column is missing, there are no rows, or a text or label cannot be used and
@@ -227,7 +227,7 @@ def read_labelled(
 
 
 class _Read(NamedTuple):
-    """A row, as it was read."""
+    """A row as read from the file."""
 
     place: str
     example: Example
@@ -242,7 +242,7 @@ def _whole(
     problem: Problem[Any],
     bad: Callable[[RowError], None],
 ) -> Iterator[_Read]:
-    """Yield rows, merging those of one example at the place of the first."""
+    """Yield rows, with those of one example merged at the position of the first."""
     groups: list[list[_Read]] = []
     known: dict[str, list[_Read]] = {}
     for row in read:
@@ -262,37 +262,37 @@ def _whole(
 
 
 def _first(skipped: SkippedRows) -> str:
-    """Return how many rows were left out, and why the first one was."""
+    """Return the number of rows left out, and the error of the first."""
     row = skipped.first[0]
     return f"; rows left out: {skipped.count}, the first at {row.place}: {row.reason}"
 
 
 def cell_error(path: Path, place: str, error: CellError) -> RowError:
-    """Return the error of a cell, with its row and column."""
+    """Return the error for a cell, with its row and column."""
     return RowError(path, f"{place}, column {error.column!r}", f"{error.problem}.")
 
 
 @dataclass(frozen=True)
 class PlacedTexts:
-    """Texts of a file, and their places, counting blank rows and those left out."""
+    """Texts of a file, and their places; the count includes blank rows and rows left out."""
 
     examples: tuple[Example, ...]
     places: tuple[str, ...]
     columns: tuple[str, ...]
-    """Their columns; empty for a file with a text a line."""
+    """Text columns; empty for a file with one text per line."""
     blank: tuple[str, ...] = ()
-    """Places of the empty lines, which a file with a text a line leaves out."""
+    """Places of empty lines, which are left out of a file with one text per line."""
 
 
 def read_texts(
     path: Path, text_columns: Sequence[str], bad: OnBadRow = stop
 ) -> tuple[Example, ...]:
-    """Read texts without labels; arguments and errors as in `read_placed_texts`."""
+    """Read texts without labels; arguments and errors are those of `read_placed_texts`."""
     return read_placed_texts(path, text_columns, bad).examples
 
 
 def read_unlabelled(path: Path, task: Task, bad: OnBadRow = stop) -> tuple[Example, ...]:
-    """Read unlabelled training texts, as a task reads its own.
+    """Read unlabelled training texts in the same way as a task's own texts.
 
     Arguments and errors are those of `read_placed_texts`.
     """
@@ -309,17 +309,18 @@ def read_placed_texts(
     bad: OnBadRow = stop,
     problem: Problem[Any] = SINGLE_LABEL,
 ) -> PlacedTexts:
-    """Read texts without labels: a table with the text columns, or LINES with a text a line.
+    """Read texts without labels: from the text columns of a table, or from LINES with one text per
+    line.
 
     Args:
         path: the file.
-        text_columns: one, or two for pairs; of a problem with columns of its own, those that are
-            named by the user.
+        text_columns: one, or two for pairs; for problems with their own columns, those that the
+            user named.
         bad: called with each row that cannot be used.
         problem: how the texts of a row are read.
 
     Raises:
-        DataError: the file is wrong, or it has a text a line and the examples are pairs.
+        DataError: the file is wrong, or it has one text per line and the examples are pairs.
     """
     columns: tuple[str, ...] = ()
     if path.name.lower().endswith(LINES):

@@ -1,7 +1,7 @@
-"""Loading of tasks: a TaskConfig to a Task, by a name in TASKS or from the user's files.
+"""Loading tasks: from a TaskConfig, by a name in TASKS or from the user's files.
 
-Errors of the user's files are DataErrors that name the file, the row and the column. With
-`skip_bad_rows`, bad rows are left out instead; a bad file still stops.
+Errors in the user's files are DataErrors with file, row and column. With `skip_bad_rows`, bad rows
+are left out instead; a bad file is still an error.
 """
 
 from __future__ import annotations
@@ -46,25 +46,25 @@ from bertender.text.batch import Example
 logger = logging.getLogger(__name__)
 
 SHARED_SHARE = 0.01
-"""Share of the held-out texts: short ones recur by chance."""
+"""Tolerated share of held-out texts that are also training texts: short ones recur by chance."""
 SAMPLE_SEED = 0
 
 
 def _targets(task: Task) -> Sequence[Any]:
-    """Return the targets of the training examples, or of a held-out file alone."""
+    """Return the targets of the training examples, or of the only, held-out file."""
     return (task.train if len(task.train) else task.dev).label_ids
 
 
 def load_task(config: TaskConfig, *, has_model: bool = False) -> Task:
-    """Load the task that a config names, or that of its files.
+    """Load the task that a config names, or the task in its files.
 
     Args:
         config: see TaskConfig.
-        has_model: the task is for a finished model. A held-out file will do then, which gives a
-            share of validation texts.
+        has_model: the task is for an imported model. Then a held-out file is enough; a share of it
+            becomes validation texts.
 
     Raises:
-        UnknownNameError: no such task, and no files.
+        UnknownNameError: there is no such task, and there are no files.
         ConfigError: no training file, or too few validation or held-out texts.
         DataError: a data file is wrong.
         HubUnreachableError: the data are not on this machine and no hub responds.
@@ -87,8 +87,8 @@ def load_task(config: TaskConfig, *, has_model: bool = False) -> Task:
         task = replace(task, metric=check_metric(config.metric, task.problem, _targets(task)))
     splits = {"train": task.train, "dev": task.dev, "selection": task.selection}
     data = {name: split.digest() for name, split in splits.items() if len(split)}
-    # first, so that a text is on the same side whatever max_train is
-    if len(task.selection):  # a file of its own
+    # first, so that a text is in the same split for any max_train
+    if len(task.selection):  # a separate file
         share = DEFAULT_SHARES["training"] if config.select is None else config.select
         parts = Parted(task.train, task.selection, share)
     elif len(task.train):
@@ -122,10 +122,10 @@ def load_task(config: TaskConfig, *, has_model: bool = False) -> Task:
 
 
 def _several(names: Sequence[str], config: TaskConfig, *, has_model: bool) -> Task:
-    """Return several named tasks as one of several heads; each text has the labels of one task.
+    """Return several named tasks as one with several heads; each text has the labels of one task.
 
     Raises:
-        ConfigError: some read one text and some two, or one is named twice.
+        ConfigError: the tasks differ in reading one text or two, or one is named twice.
     """
     tasks = [
         load_task(
@@ -141,12 +141,12 @@ def _several(names: Sequence[str], config: TaskConfig, *, has_model: bool) -> Ta
     problem = PROBLEMS[BETWEEN.join(kinds)]
 
     def read(task: Task, own: Sequence[Example]) -> Sequence[Example]:
-        """Return examples of a task, as words where another task labels words."""
+        """Return examples of a task, split into words if another task labels words."""
         splits = problem.labels_words and not task.problem.labels_words
         return [*map(problem.to_example, own)] if splits else own
 
     def together(name: str) -> Split:
-        """Return a split of all tasks."""
+        """Return a split over all tasks."""
         examples: list[Example] = []
         targets: list[HeadTargets] = []
         for place, task in enumerate(tasks):
@@ -165,7 +165,7 @@ def _several(names: Sequence[str], config: TaskConfig, *, has_model: bool) -> Ta
             f"{name}{OF_HEAD}{label}" for name, task in heads.items() for label in task.labels
         ),
         metric=AND.join(f"{name}{OF_HEAD}{task.metric}" for name, task in heads.items()),
-        text_columns=tasks[-1].text_columns,  # where one labels words, it is the last
+        text_columns=tasks[-1].text_columns,  # a task that labels words is the last
         train=together("train"),
         dev=together("dev"),
         selection=together("selection"),
@@ -179,8 +179,8 @@ def _several(names: Sequence[str], config: TaskConfig, *, has_model: bool) -> Ta
 
 
 def _check_alike(tasks: Sequence[Task], config: TaskConfig) -> None:
-    """Raise ConfigError where tasks cannot be one of several heads: their columns or their shares
-    of validation texts differ."""
+    """Raise ConfigError if tasks cannot share a model: their columns or their shares of validation
+    texts differ."""
     first = tasks[0]
     for task in tasks:
         if task.problem.heads:
@@ -202,9 +202,9 @@ def _check_alike(tasks: Sequence[Task], config: TaskConfig) -> None:
 
 
 def sample(split: Split, count: int | None, problem: Problem[Any] = SINGLE_LABEL) -> Split:
-    """Return `count` examples drawn with a fixed seed, or the split itself where it is smaller.
+    """Return `count` examples drawn with a fixed seed, or the whole split if it is smaller.
 
-    One example of every class comes first, so that no class is lost while `count` allows.
+    One example of every class comes first, so that no class is lost if `count` allows.
     """
     if count is None or count >= len(split):
         return split
@@ -222,7 +222,7 @@ def sample(split: Split, count: int | None, problem: Problem[Any] = SINGLE_LABEL
 
 
 def _check_sources(config: TaskConfig) -> None:
-    """Raise ConfigError for settings of files beside a named task, and for both together."""
+    """Raise ConfigError for file settings without files, or for files next to a named task."""
     own = bool(config.train or config.dev)
     of_files = ("text_column", "pair_column", "label_column", "problem_type", "skip_bad_rows")
     changed = [name for name in of_files if getattr(config, name) != default_of(name)]
@@ -242,12 +242,12 @@ def _check_sources(config: TaskConfig) -> None:
 
 
 def _source(config: TaskConfig, task: Task, share: float) -> dict[str, object]:
-    """Return the config in plain values that find the same data from any working directory."""
+    """Return the config as plain values that find the same data from any working directory."""
     files = {"train": config.train, "dev": config.dev}
     absolute = {name: path and path.absolute() for name, path in files.items()}
     found = {"task": task.name, **absolute, "select": share}
     plain = config.model_copy(update=found).model_dump(mode="json")
-    # cards without it are of single labels
+    # cards without a problem type have single labels
     is_named = not (config.train or config.dev)
     is_usual = is_named or (task.problem is SINGLE_LABEL and config.problem_type is None)
     recorded = {} if is_usual else {"problem_type": task.problem_type}
@@ -257,7 +257,7 @@ def _source(config: TaskConfig, task: Task, share: float) -> dict[str, object]:
 
 
 def unlabelled_texts(task: Task) -> tuple[Example, ...]:
-    """Return the unlabelled texts that come with a named task; most have none."""
+    """Return the unlabelled texts of a named task; most have none."""
     row = None if task.source.get("train") else TASKS.get(task.source.get("task", ""))
     texts = row.unlabelled() if row else ()
     if not texts:
@@ -270,10 +270,10 @@ def unlabelled_texts(task: Task) -> tuple[Example, ...]:
 
 
 def scored_too(task: Task) -> dict[str, Task]:
-    """Return the tasks whose held-out texts score a model of this task as well, by name.
+    """Return the other tasks on whose held-out texts a model of this task is scored, by name.
 
-    Each has only held-out texts, with the labels of this task. One without files is left out with a
-    warning.
+    Each has only held-out texts, with the labels of this task. A task without files is left out
+    with a warning.
     """
     row = None if task.source.get("train") else TASKS.get(task.source.get("task", ""))
     found, nothing = {}, Split((), ())
@@ -290,11 +290,11 @@ def scored_too(task: Task) -> dict[str, Task]:
 
 
 def load_files(config: TaskConfig, *, has_model: bool = False) -> Task:
-    """Load the task that `config.train` and `config.dev` hold; labels are sorted.
+    """Load the task in `config.train` and `config.dev`; labels are sorted.
 
     Args:
-        config: names the files and their columns.
-        has_model: the task is for a finished model, which needs no training file.
+        config: names of files and columns.
+        has_model: the task is for an imported model, which needs no training file.
 
     Raises:
         ConfigError: the training or the held-out file is missing; or two columns are the same.
@@ -348,14 +348,14 @@ def load_files(config: TaskConfig, *, has_model: bool = False) -> Task:
 
 
 def problem_type_named(settings: Mapping[str, Any]) -> str | None:
-    """Return the problem type of a task's settings, set or by the task's name."""
+    """Return the problem type of a task's settings, set explicitly or by the task's name."""
     row = TASKS.get(settings.get("task", ""))
     stated = settings.get("problem_type")
     return stated if row is None or stated else row.problem_type
 
 
 def problem_type_of(config: TaskConfig) -> str:
-    """Return the problem type of a task of files: as set, or by the suffix of the file."""
+    """Return the problem type for a task's files: as set, or by the suffix of the file."""
     first = config.train or config.dev
     suffix = "" if first is None else first.suffix.lower()
     guessed = {
@@ -366,10 +366,10 @@ def problem_type_of(config: TaskConfig) -> str:
 
 
 def named_heads(config: TaskConfig) -> str | None:
-    """Return the problem type of a config; heads without a name get their column's.
+    """Return the problem type of a config; unnamed heads are named after their column.
 
     Raises:
-        ConfigError: several heads have another number of label columns.
+        ConfigError: the numbers of heads and label columns differ.
     """
     kinds = (config.problem_type or "").split(BETWEEN)
     if len(kinds) < 2 or all(OF_HEAD in kind for kind in kinds):
@@ -387,7 +387,7 @@ def named_heads(config: TaskConfig) -> str | None:
 
 
 def _distinct_columns(config: TaskConfig, problem: Problem[Any], there: Sequence[str]) -> Columns:
-    """Return which columns of a file to read; no column may have two roles."""
+    """Return the columns to read from a file; no column may have two roles."""
     usual, pair_column = problem.usual_columns(there), config.pair_column
     is_usual = usual.texts[1:] and (usual.texts[1] in there or not problem.reads_pairs)
     if pair_column is None and is_usual:
@@ -419,21 +419,21 @@ def _distinct_columns(config: TaskConfig, problem: Problem[Any], there: Sequence
 
 
 def _column(config: TaskConfig, setting: str, usual: str, there: Sequence[str]) -> str:
-    """Return the column of a setting, or the usual one of the problem type.
+    """Return the column of a setting, or the default column of the problem type.
 
-    A setting at its default may be either: the one in the file.
+    A setting with its default value may mean either: the one in the file.
     """
     value = str(getattr(config, setting))
     if value != default_of(setting):
         return value
     candidates = (value, usual) if config.is_explicit(setting) else (usual, value)
-    # several are named by commas
+    # several columns are separated by commas
     found = (each for each in candidates if each in there or {*each.split(",")} <= {*there})
     return next(found, candidates[0])
 
 
 def _name(config: TaskConfig, first: Path) -> str:
-    """Return the task's name: the user's, else the file's, or its folder's for a file named
+    """Return the task's name: the user's, else that of the file, or of its folder for a file named
     train."""
     if config.task != default_of("task"):
         return config.task

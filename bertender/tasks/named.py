@@ -1,4 +1,4 @@
-"""TASKS: the tasks of `--task`, and the official files of each."""
+"""TASKS: the tasks of `--task`, and their official files."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ logger = logging.getLogger(__name__)
 
 HUB_REPOSITORY = "nyu-mll/glue"
 LONE_SHARE = 0.3
-"""Held-out share of a single official file."""
+"""Held-out share, if there is one official file."""
 
 
 @dataclass(frozen=True)
@@ -62,11 +62,11 @@ class NamedTask(ABC):
         """Return the training and the held-out split."""
 
     def load_held_out(self) -> Split:
-        """Return the held-out split alone; errors as in `load`."""
+        """Return only the held-out split; errors are those of `load`."""
         return self.load()[1]
 
     def load_choices(self) -> Split:
-        """Return the examples of a validation file; none without one, where validation texts are a
+        """Return the examples of a validation file; empty without one, when validation texts are a
         share of the training texts."""
         return Split((), ())
 
@@ -99,27 +99,27 @@ class TextFile:
     """
 
     place: str
-    """In the folder of local data sets; the file may end in `.xz` besides."""
+    """Path in the folder of local data sets; the file may also end in `.xz`."""
     texts: tuple[str, ...]
     label: str = "label"
     names: tuple[str, ...] = ()
-    """Names of the labels in the file, in the task's order; the task's own by default."""
+    """Label names in the file, in the task's order; the task's own by default."""
     columns: tuple[str, ...] = ()
     """Names of the columns, for files without a header."""
     only: tuple[str, str] | None = None
-    """A column and its value in the task's rows, in a file of several tasks."""
+    """A column and its value in the task's rows, if the file has several tasks."""
     is_sample: bool = False
-    """It has only some of the official rows, which is logged when it is read."""
+    """Whether it has only some of the official rows, which is logged when reading."""
 
     @property
     def path(self) -> Path | None:
-        """The file on this machine."""
+        """Path of the file on this machine."""
         root = data_directory()
         paths = [root / f"{self.place}{end}" for end in ("", ".xz")] if root else []
         return next((path for path in paths if path.is_file()), None)
 
     def read(self, path: Path, row: NamedTask) -> Split:
-        """Return the examples; several columns are one text where the task has one column.
+        """Return the examples; several columns become one text if the task has one column.
 
         Raises:
             DataError: the file is wrong.
@@ -144,7 +144,7 @@ class TextFile:
 
 
 def _only(table: Table, column: str, value: str) -> Table:
-    """Return a table with the rows that have a value in a column."""
+    """Return a table with only the rows that have a value in a column."""
 
     def rows(columns: Sequence[str]) -> Iterator[Row]:
         return (row for row in table.rows((*columns, column)) if row.values[column] == value)
@@ -154,17 +154,17 @@ def _only(table: Table, column: str, value: str) -> Table:
 
 @dataclass(frozen=True)
 class HubSplit:
-    """A split of a data set on the hub, with columns of the task's names, and `label`."""
+    """A split of a data set on the hub, with the task's column names, and `label`."""
 
     config: str | None
     split: str
     repository: str = HUB_REPOSITORY
 
     def read(self, row: NamedTask, repository: str | None = None) -> Split:
-        """Read the split with `datasets` from the hub, its cache, or a local copy of it.
+        """Read the split with `datasets` from the hub, its cache, or a local copy.
 
         Raises:
-            HubUnreachableError: it is in none of these places, which is known within seconds.
+            HubUnreachableError: it is in none of these places, which shows within seconds.
         """
         # takes seconds, which local files do not need
         from huggingface_hub import constants
@@ -193,11 +193,11 @@ class TextsTask(NamedTask):
     """Labelled texts, in local files or on a hub."""
 
     files: tuple[tuple[TextFile, ...], tuple[TextFile, ...]]
-    """Candidates of each split, the training split first: the first existing file is read."""
+    """Candidates for each split, the training split first: the first existing file is read."""
     hub: tuple[HubSplit, HubSplit | None]
-    """Source of a split without a local file; None where the hub's has no labels."""
+    """Source of a split without a local file; None if the hub's split has no labels."""
     choice_files: tuple[TextFile, ...] = ()
-    """Candidates of a validation file, whose texts are unlike the training texts."""
+    """Candidates for a validation file, whose texts are unlike the training texts."""
     unlabelled_file: str = ""
     """Path in the folder of local data sets."""
 
@@ -206,7 +206,7 @@ class TextsTask(NamedTask):
         return bool(self.unlabelled_file)
 
     def load(self) -> tuple[Split, Split]:
-        """Return both splits, each from a local file or else the hub.
+        """Return both splits, each from a local file or the hub.
 
         Raises:
             DataError: a local file is wrong.
@@ -246,10 +246,10 @@ class TextsTask(NamedTask):
             ) from None
 
     def unlabelled(self) -> tuple[Example, ...]:
-        """Return the distinct texts of the file; none without the file.
+        """Return the distinct texts of the file; empty without the file.
 
-        They are ordered by hash, so that the first ones come from all sources, and stay when the
-        file grows.
+        They are ordered by hash, so that the first ones come from all sources and do not change
+        when the file grows.
 
         Raises:
             DataError: the file is wrong.
@@ -268,8 +268,8 @@ class FilesTask(NamedTask):
 
     folder: str
     files: tuple[tuple[str, str], ...]
-    """Possible names of the training and the held-out file, without `.xz`; the second is empty for
-    a single file."""
+    """Possible names of the training and held-out files, without `.xz`; the second is empty for a
+    single file."""
 
     def load(self) -> tuple[Split, Split]:
         """Return both splits.
@@ -358,7 +358,7 @@ class QuestionsTask(FilesTask):
 
 @dataclass(frozen=True, kw_only=True)
 class GroupsTask(FilesTask):
-    """Questions in groups. Of a single file, a share of the groups is held out."""
+    """Questions in groups. From a single file, a share of the groups is held out."""
 
     read: Callable[[Path], Iterator[Question]]
     problem_type: str = MULTIPLE_CHOICE.name
@@ -382,14 +382,14 @@ def _questions(questions: Sequence[Question]) -> Split:
 
 
 def _choices(count: int) -> dict[str, Any]:
-    """Return the fields that tasks with this number of choices share."""
+    """Return the common fields of tasks with this number of choices."""
     numbers = tuple(map(str, range(count)))
     columns = ("question", *(f"choice_{number}" for number in numbers))
     return {"labels": numbers, "metric": "accuracy", "text_columns": columns}
 
 
 def _tags(*types: str) -> tuple[str, ...]:
-    """Return the labels of taggers of these types of entities."""
+    """Return the labels for taggers of these entity types."""
     return TOKEN_CLASSIFICATION.label_names([[f"B-{each}" for each in types]])
 
 
@@ -436,7 +436,7 @@ def _inference(
     scored_too: tuple[str, ...] = (),
     choice_files: tuple[TextFile, ...] = (),
 ) -> TextsTask:
-    """Return a task that learns from MNLI (Williams et al. 2018, arXiv:1704.05426).
+    """Return a task that trains on MNLI (Williams et al. 2018, arXiv:1704.05426).
 
     XNLI: Conneau et al. 2018, arXiv:1809.05053.
     """
@@ -450,7 +450,7 @@ def _inference(
 
 
 def _xnli(language: str, official: str, name: str) -> tuple[TextFile, ...]:
-    """Return files of XNLI: the official one of all languages, or one of a language."""
+    """Return files of XNLI: the official file with all languages, or a file per language."""
     return (
         TextFile(f"XNLI/xnli.{official}.tsv", PAIR, "gold_label", only=("language", language)),
         TextFile(f"XNLI/xnli.{name}.{language}.tsv", INFERENCE, names=("0", "1", "2")),
@@ -460,7 +460,7 @@ def _xnli(language: str, official: str, name: str) -> tuple[TextFile, ...]:
 def _news(official: str, other: str, *, is_sample: bool = False) -> tuple[TextFile, ...]:
     """Return files of AG News (Zhang et al. 2015, arXiv:1509.01626), which have no header.
 
-    The text of an official row is its title and its description, as in the hub's copy.
+    The text of an official row is its title and description, as in the hub's copy.
     """
     return (
         TextFile(

@@ -1,10 +1,10 @@
 """Rows of data files in five formats, with their places for error messages.
 
-Only requested columns are read and checked. Bytes that are not UTF-8 spoil one line, not the file.
-A line ends at LF or CR LF, as `wc` counts; `str.splitlines` also ends it at U+2028, U+0085 and form
-feeds, which texts contain.
+Only requested columns are read and checked. Bytes that are not UTF-8 invalidate one line, not the
+file. A line ends at LF or CR LF, as counted by `wc`; `str.splitlines` also splits at U+2028, U+0085
+and form feeds, which occur in texts.
 
-Rows of predictions are written in these formats but .json.
+Rows of predictions are written in the same formats except .json.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from typing import IO, TYPE_CHECKING, Any, Literal, Protocol
 from bertender.core.card import LeftOutRow, LeftOutRows
 from bertender.core.errors import DataError, RowError, nearest_hint
 
-if TYPE_CHECKING:  # 60 MB, which other formats do not need
+if TYPE_CHECKING:  # imports 60 MB that other formats do not need
     import pyarrow
     import pyarrow.parquet
 
@@ -39,11 +39,11 @@ OnBadRow = Callable[[RowError], None]
 """Called with each bad row; if it returns, the row is left out."""
 
 LISTED_ROWS = 10
-"""Most left-out rows that are named; all are counted."""
+"""Most left-out rows to list; all are counted."""
 
 
 def stop(error: RowError) -> None:
-    """Raise the error: no row is left out."""
+    """Raise the error, so that no row is left out."""
     raise error
 
 
@@ -61,7 +61,7 @@ class SkippedRows:
             self.first.append(row)
 
     def report(self) -> LeftOutRows | None:
-        """Return the rows that were left out, after a warning; None where there are none."""
+        """Return the rows that were left out, with a warning; None if there are none."""
         if not self.count:
             return None
         listed = "; ".join(f"{row.file}, {row.place}: {row.reason}" for row in self.first)
@@ -71,7 +71,7 @@ class SkippedRows:
 
 
 def together(*reports: LeftOutRows | None) -> LeftOutRows | None:
-    """Return several reports as one; None where no row was left out."""
+    """Merge several reports; None if no row was left out."""
     bad = [report for report in reports if report is not None]
     if not bad:
         return None
@@ -82,11 +82,11 @@ def together(*reports: LeftOutRows | None) -> LeftOutRows | None:
 LINE_END = "\n"
 ESCAPED_BYTE = 0xDC00
 NOT_UTF8 = re.compile("[\udc80-\udcff]")
-"""Characters for bytes that are not UTF-8 in a decoded text: 0xDC00 and the byte (PEP 383)."""
+"""Characters for non-UTF-8 bytes in a decoded text: 0xDC00 plus the byte (PEP 383)."""
 
 
 def bytes_of(path: Path, size: int = -1) -> bytes:
-    """Return the first `size` bytes of a file, or all of them; a `.xz` is unpacked."""
+    """Return the first `size` bytes of a file, or all of them, unpacking `.xz`."""
     with _opened(path) as file:
         content = file.read(size)
     if not content:
@@ -96,7 +96,7 @@ def bytes_of(path: Path, size: int = -1) -> bytes:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[IO[bytes]]:
-    """Open a file, unpacking a `.xz`; errors of reading become DataErrors."""
+    """Open a file, unpacking `.xz`; read errors become DataErrors."""
     try:
         with lzma.open(path) if path.suffix.lower() == ".xz" else path.open("rb") as file:
             yield file
@@ -112,10 +112,10 @@ BYTES_AT_ONCE = 2**20
 def stream_lines(path: Path) -> Iterator[str]:
     """Yield the lines of a file with their ends, read lazily.
 
-    Lines and characters are those of `decoded_bytes`; a CR that ends lines becomes LF.
+    Lines and characters are those of `decoded_bytes`; a CR line end becomes LF.
 
     Raises:
-        DataError: the file is missing, empty or damaged, once it is reached.
+        DataError: the file is missing, empty or damaged, raised when that is reached.
     """
     with _opened(path) as file:
         chunks = iter(lambda: file.read(BYTES_AT_ONCE), b"")
@@ -142,7 +142,7 @@ def lines_of(path: Path, bad: OnBadRow = stop) -> Iterator[tuple[str, str]]:
 
 
 def split_lines(text: str) -> list[str]:
-    """Return the lines of a text, which end at LF or CR LF; the last one may lack that."""
+    """Return the lines of a text, which end at LF or CR LF; the last may have no end."""
     return [*map(without_end, text.removesuffix(LINE_END).split(LINE_END))]
 
 
@@ -154,35 +154,35 @@ def without_end(line: str) -> str:
 def decoded_bytes(path: Path) -> str:
     """Return a file's text, with a surrogate for each byte that is not UTF-8; see NOT_UTF8.
 
-    Without any LF, CR ends lines, as in files of old Macs.
+    In a file without any LF, CR ends lines, as on old Macs.
     """
     text = bytes_of(path).decode("utf-8-sig", errors="surrogateescape")
     return text if LINE_END in text else text.replace("\r", LINE_END)
 
 
 def not_utf8(path: Path, place: str, match: re.Match[str]) -> RowError:
-    """Return the error of a line in which NOT_UTF8 was found."""
+    """Return the error for a line with a match of NOT_UTF8."""
     byte = ord(match[0]) - ESCAPED_BYTE
     return RowError(path, place, f"byte 0x{byte:02x} is not UTF-8. Save the file as UTF-8.")
 
 
 TAB = "\t"
 LONGEST_NAME = 40
-"""Most characters of a column's name in a message."""
+"""Most characters of a column name to show in a message."""
 LONGEST_FIELD = 2**31 - 1
 """Most characters of a CSV field, the limit of `csv`: a text may be a book."""
 LONE_RETURN = re.compile("\r(?!\n)")
-IN_ITS_PLACE = "\udc0d"
-"""Stands for a CR that does not end a line, where `csv` would end one; no decoded byte becomes
-it."""
+LONE_RETURN_MARK = "\udc0d"
+"""Replaces a CR inside a line, where `csv` would end the line; no decoded byte becomes this
+character."""
 DOUBLED_QUOTES = re.compile('(?:^|\t)"[^\t]*""[^\t]*"(?:$|\t)')
-"""Of a field within quotes."""
+"""Doubled quotes in a quoted field."""
 ROWS_AT_ONCE = 1024
-"""Of a Parquet file in memory."""
+"""Rows of a Parquet file in memory at once."""
 
 
 class _CsvReader(Protocol):
-    """The readers of the module `csv`, which does not name their type."""
+    """The reader type of the module `csv`, which does not export it."""
 
     @property
     def line_num(self) -> int: ...
@@ -197,36 +197,36 @@ class Row:
     place: str
     values: Mapping[str, object]
     lines: Sequence[int] = ()
-    """Line of each word, where words have lines of their own."""
+    """Line of each word, if words have their own lines."""
 
 
 @dataclass(frozen=True)
 class Table:
-    """An open data file: its columns, and readers of its rows."""
+    """An open data file: its columns and readers of its rows."""
 
     path: Path
     columns: tuple[str, ...]
     read: Callable[[Sequence[str]], Iterator[Row]]
-    """columns -> the rows with their values, once"""
+    """columns -> rows with these values, readable once"""
     bad: OnBadRow = stop
     """Called with each row that cannot be used."""
     read_from: Callable[[Sequence[str], int], Iterator[Row]] | None = None
-    """columns, number of rows to skip -> the other rows; None where a file has to be read from its
+    """columns, number of rows to skip -> the other rows; None if a file can only be read from its
     start"""
     types: Mapping[str, Any] = field(default_factory=dict)
-    """Arrow types of the columns, where the file has some."""
+    """Arrow types of the columns, if the file has types."""
 
     def rows(self, columns: Sequence[str]) -> Iterator[Row]:
         """Return the rows with the values of `columns`, read lazily.
 
         Raises:
-            DataError: as `require` does; for a later error, when it is reached.
+            DataError: as for `require`; later errors are raised when they are reached.
         """
         self.require(columns)
         return self.read(columns)
 
     def require(self, columns: Sequence[str]) -> None:
-        """Raise DataError for the first of `columns` that the file does not have exactly once."""
+        """Raise DataError for the first of `columns` that does not occur exactly once."""
         if not self.columns:
             raise DataError(f"{self.path}: the file is empty, or no row of it can be read.")
         for column in columns:
@@ -255,7 +255,7 @@ def open_table(path: Path, bad: OnBadRow = stop) -> Table:
 
     Args:
         path: the file.
-        bad: called with each row that cannot be used.
+        bad: called with each bad row.
 
     Raises:
         DataError: unknown suffix, or the file is missing, empty, or not of its format.
@@ -284,18 +284,18 @@ def read_delimited(
     Args:
         path: the file; a byte-order mark is skipped.
         bad: called with each bad row; a bad header is an error.
-        delimiter: what stands between fields.
-        quoted: double quotes enclose fields. In a file with tabs whose lines all have all columns,
-            they are plain characters where some do not enclose a field.
-        columns: their names, for a file without a header.
+        delimiter: separator of fields.
+        quoted: double quotes enclose fields. If all lines of a tab-separated file have all columns
+            and some quotes do not enclose a field, quotes are plain characters.
+        columns: column names, for a file without a header.
     """
     encloses = quoted and not (delimiter == TAB and _has_plain_quotes(stream_lines(path)))
     quoting: Literal[0, 3] = csv.QUOTE_MINIMAL if encloses else csv.QUOTE_NONE
-    lines = (LONE_RETURN.sub(IN_ITS_PLACE, line) for line in stream_lines(path))
+    lines = (LONE_RETURN.sub(LONE_RETURN_MARK, line) for line in stream_lines(path))
     reader = csv.reader(lines, delimiter=delimiter, quoting=quoting, strict=True)
     names = tuple(columns)
     if names:
-        bytes_of(path, size=1)  # a missing file is an error now
+        bytes_of(path, size=1)  # raises the error of a missing file now
     else:
         place, header = next(_fields(path, reader, stop), ("", []))
         if match := NOT_UTF8.search("\n".join(header)):
@@ -320,7 +320,7 @@ def read_delimited(
 
 
 def read_jsonl(path: Path, bad: OnBadRow = stop) -> Table:
-    """Open a file with a JSON object a line; its columns are the keys of all."""
+    """Open a file with one JSON object per line; its columns are the keys of all objects."""
 
     def rows(bad: OnBadRow) -> Iterator[Row]:
         for line, content in enumerate(stream_lines(path), start=1):
@@ -330,7 +330,7 @@ def read_jsonl(path: Path, bad: OnBadRow = stop) -> Table:
                 except RowError as error:
                     bad(error)
 
-    # a first pass, so that no row has to stay in memory
+    # a first pass, so that rows need not stay in memory
     first: list[RowError] = []
     names = dict.fromkeys(
         chain.from_iterable(
@@ -381,7 +381,7 @@ def read_parquet(path: Path, bad: OnBadRow = stop) -> Table:
 def read_squad(path: Path, bad: OnBadRow = stop) -> Table:
     """Open a file of SQuAD, version 1 or 2: articles of paragraphs, which have questions.
 
-    A row is a question with its paragraph's text, `context`, and its place is its `id`.
+    A row is a question with its paragraph as `context`; its place is its `id`.
     """
     try:
         content = json.loads(decoded_bytes(path))
@@ -420,13 +420,13 @@ READERS: Mapping[str, Callable[[Path, OnBadRow], Table]] = {
 }
 """Tables by suffix."""
 NESTED: Mapping[str, Callable[[Path, OnBadRow], Table]] = {".json": read_squad}
-"""Files with rows inside others, by suffix."""
+"""Readers of files with nested rows, by suffix."""
 
 
 def _has_plain_quotes(lines: Iterable[str]) -> bool:
-    """Return whether double quotes are plain characters of a file with tabs, as in GLUE.
+    """Return whether double quotes are plain characters in a tab-separated file, as in GLUE.
 
-    They are where every line has all columns, so that no field spans lines, some quotes do not
+    They are if every line has all columns, so that no field spans lines, and some quotes do not
     enclose a field, none are doubled within a field, and none enclose the header's names. Otherwise
     a quote at the start of a text would swallow lines.
     """
@@ -449,15 +449,15 @@ def _has_plain_quotes(lines: Iterable[str]) -> bool:
         if '"' in line:
             if DOUBLED_QUOTES.search(line):
                 return False
-            all_enclose = all_enclose and encloses_fields(LONE_RETURN.sub(IN_ITS_PLACE, line))
+            all_enclose = all_enclose and encloses_fields(LONE_RETURN.sub(LONE_RETURN_MARK, line))
     return not all_enclose
 
 
 def _fields(path: Path, reader: _CsvReader, bad: OnBadRow) -> Iterator[tuple[str, list[str]]]:
-    """Yield each record's place and its fields, without empty lines.
+    """Yield the place and fields of each record, without empty lines.
 
     Raises:
-        RowError: a malformed record spans several lines, so that its end is unknown.
+        RowError: a malformed record spans several lines, so its end is unknown.
     """
     while True:
         line = reader.line_num + 1
@@ -477,7 +477,7 @@ def _fields(path: Path, reader: _CsvReader, bad: OnBadRow) -> Iterator[tuple[str
         finally:
             csv.field_size_limit(limit)
         if fields:
-            yield f"line {line}", [field.replace(IN_ITS_PLACE, "\r") for field in fields]
+            yield f"line {line}", [field.replace(LONE_RETURN_MARK, "\r") for field in fields]
 
 
 def _object(path: Path, place: str, content: str) -> dict[str, object]:
@@ -522,7 +522,7 @@ Rows = Sequence[Mapping[str, Any]]
 
 
 def write_delimited(path: Path, rows: Rows, *, delimiter: str) -> None:
-    """Write a table with a header; a cell of several values, or of a truth value, is JSON."""
+    """Write a table with a header; cells with several values or a truth value are JSON."""
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, delimiter=delimiter)
         writer.writerow(rows[0])
@@ -532,7 +532,7 @@ def write_delimited(path: Path, rows: Rows, *, delimiter: str) -> None:
 
 
 def write_jsonl(path: Path, rows: Rows) -> None:
-    """Write a JSON object a line; dates and decimals are text.
+    """Write one JSON object per line; dates and decimals are text.
 
     Raises:
         DataError: JSON cannot represent a value.
@@ -560,9 +560,9 @@ def write_parquet(path: Path, rows: Rows, types: Mapping[str, Any] | None = None
         types: Arrow types of columns, by name; others are inferred.
 
     Raises:
-        DataError: the values of a column have several types.
+        DataError: a column has values of several types.
     """
-    import pyarrow  # imported here, so that texts of a command line are sent without it
+    import pyarrow  # here, so that commands on command-line texts start without it
     import pyarrow.parquet
 
     columns = {}
@@ -575,7 +575,7 @@ def write_parquet(path: Path, rows: Rows, types: Mapping[str, Any] | None = None
                 f"column {name!r} has values of several types, which Parquet does not allow: "
                 f"{error}. Give --format jsonl, or leave the column out of the file."
             ) from None
-        # an empty column mostly has the type of other parts
+        # an empty column usually has the type of other parts
         columns[name] = column.cast(pyarrow.string()) if column.type == pyarrow.null() else column
     pyarrow.parquet.write_table(pyarrow.table(columns), path)
 

@@ -1,11 +1,11 @@
 """Task: splits of labelled examples, the labels, and the metric.
 
 Models learn from `train`. Validation texts (`selection`) choose settings, the parts that stay
-quantized, and whether a drop is allowed; held-out texts (`dev`) are read once, for the score.
+quantized, and whether a drop in score is allowed; held-out texts (`dev`) are evaluated once.
 
-Validation texts are a share of the training file, drawn by a hash of the text: whatever the seed,
-the order of the file or its length, every stage of a chain has the same ones, and a text that is
-there twice is on one side.
+Validation texts are a share of the training file, drawn by a hash of the text: every stage of a
+chain has the same validation texts, whatever the seed and the file's order or length, and
+duplicates are in the same split.
 """
 
 from __future__ import annotations
@@ -44,16 +44,16 @@ SHOWN_LABELS = 20
 
 Kind = Literal["training", "held-out"]
 DEFAULT_SHARES: Mapping[Kind, float] = {"training": 0.1, "held-out": 0.2}
-"""Share of validation texts; a held-out file gives more, since its texts calibrate as well."""
+"""Share of validation texts; larger for a held-out file, since its texts also calibrate."""
 LEAST_TEXTS = 50
 """Fewest validation texts: one text is 2 points."""
 FEWEST_HELD_OUT = 10
 """Fewest held-out texts of a single file."""
 
 SALT = b"selection of bertender"
-"""Salt of validation texts, so that other hashes draw other texts."""
+"""Salt for validation texts, so that other hashes draw other texts."""
 DEV_SALT = b"held-out texts of bertender"
-"""Salt of held-out texts of a training file."""
+"""Salt for held-out texts of a training file."""
 DIGEST_BYTES = 8
 HASHES = float(2 ** (8 * DIGEST_BYTES))
 
@@ -64,11 +64,11 @@ def _in_help(problem: Problem[Any]) -> str:
 
 
 def check_metric(name: str, problem: Problem[Any], targets: Sequence[Any]) -> str:
-    """Return the name of a metric that may choose for a kind of problem.
+    """Return the name of a metric by which models of a kind of problem may be chosen.
 
     Raises:
         UnknownNameError: the kind has no such metric.
-        ConfigError: the metric is only shown, or has no value for the targets.
+        ConfigError: the metric cannot choose, or has no value for the targets.
     """
     choosing = [each for each in problem.metrics if not METRICS[each].only_shown]
     is_mean = problem.heads and {*name.split(AND)} <= {*problem.metrics}
@@ -88,7 +88,7 @@ def check_metric(name: str, problem: Problem[Any], targets: Sequence[Any]) -> st
 
 
 def check_label_map(value: str | None) -> str | None:
-    """Validate a label map; raise ValueError where it cannot be read."""
+    """Validate a label map; raise ValueError if it cannot be parsed."""
     _parsed(value)
     return value
 
@@ -114,7 +114,7 @@ def _parsed(label_map: str | None) -> Mapping[str, str]:
 
 
 class TaskConfig(Config):
-    """Settings of a task: its name and, for a task of your own, files and columns."""
+    """Settings of a task: its name or, for your own task, files and columns."""
 
     panel: ClassVar[str] = "Data"
     shown_defaults: ClassVar[Mapping[str, str]] = {"select": "0.1, or 0 where that is too few"}
@@ -183,7 +183,7 @@ class TaskConfig(Config):
 class Split:
     """Labelled examples; `label_ids` index the task's labels.
 
-    Targets depend on the problem type: a number for each example, or for each word.
+    Targets depend on the problem type: for example, a number per example or per word.
     """
 
     examples: tuple[Example, ...]
@@ -193,7 +193,7 @@ class Split:
         return len(self.examples)
 
     def __add__(self, other: Split) -> Split:
-        """Return the examples of both."""
+        """Return the examples of both splits."""
         return Split((*self.examples, *other.examples), (*self.label_ids, *other.label_ids))
 
     def first(self, count: int | None) -> Split:
@@ -210,7 +210,7 @@ class Split:
         return self.where([*map(is_labelled, self.label_ids)])
 
     def texts(self) -> Iterator[str]:
-        """Yield the texts; of a pair, both."""
+        """Yield the texts; both texts of a pair."""
         return (text for example in self.examples for text in example)
 
     def digest(self) -> str:
@@ -218,7 +218,7 @@ class Split:
         return hashlib.sha256(_split_bytes(self)).hexdigest()
 
     def where(self, chosen: Sequence[bool]) -> Split:
-        """Return the examples where a mask is True."""
+        """Return the examples for which a mask is True."""
         return Split(
             tuple(compress(self.examples, chosen)), tuple(compress(self.label_ids, chosen))
         )
@@ -241,15 +241,13 @@ class Task:
     dev: Split
     source: dict[str, Any] = field(default_factory=dict)
     selection: Split = Split((), ())
-    """Validation texts: of the training file, or of a file of their own; nothing learns from
-    them."""
+    """Validation texts, from the training file or a separate file; never trained on."""
     reserved: tuple[Example, ...] = ()
-    """Held-out texts and validation texts, beyond `max_dev` and `max_select`: nothing learns from
-    them either."""
+    """Held-out and validation texts beyond `max_dev` and `max_select`; never trained on either."""
     left_out: LeftOutRows | None = None
     """Rows of the user's files that are in no split."""
     data: dict[str, str] = field(default_factory=dict)
-    """Digest of the examples of each file, all of them."""
+    """Digest of all examples of each file."""
     problem_type: str = SINGLE_LABEL.name
     """A row of PROBLEMS."""
 
@@ -259,11 +257,11 @@ class Task:
         return _problem(self.problem_type, self.labels)
 
     def of_head(self, name: str, *, labelled: bool = True) -> Task:
-        """Return the task of one of several heads, as a model of this head alone reads it.
+        """Return the task of one of several heads, as for a model with only this head.
 
         Args:
-            name: of the head.
-            labelled: leave out the examples that have no label of it.
+            name: name of the head.
+            labelled: leave out examples without a label for it.
         """
         assert isinstance(self.problem, SeveralHeads)
         whole = self.problem
@@ -288,30 +286,30 @@ class Task:
 
     @property
     def skips_bad_rows(self) -> bool:
-        """Whether rows of the user's files that cannot be used are left out."""
+        """Whether unusable rows of the user's files are left out."""
         return bool(self.source.get("skip_bad_rows"))
 
     @property
     def chosen_on(self) -> ChosenOn:
-        """Split that `choices` come from."""
+        """Split of `choices`."""
         return "selection" if len(self.selection) else "dev"
 
     @property
     def choices(self) -> Split:
-        """The validation examples: the selection, or the held-out ones where there is none."""
+        """The validation examples: the selection, or the held-out examples if there is none."""
         return self.selection if len(self.selection) else self.dev
 
     @property
     def calibration(self) -> Split:
-        """Examples to calibrate and to probe with: the training examples, or, of a held-out file
-        alone, the validation examples."""
+        """Examples for calibration and probes: the training examples, or the validation examples if
+        there is only a held-out file."""
         return self.train if len(self.train) else self.choices
 
     def require_training(self, purpose: str) -> None:
-        """Raise ConfigError where there are no training examples, as of a held-out file alone.
+        """Raise ConfigError if there are no training examples, but only a held-out file.
 
         Args:
-            purpose: what needs them, for the message.
+            purpose: their purpose, for the message.
         """
         if not len(self.train):
             raise ConfigError(
@@ -326,7 +324,7 @@ class Task:
         return replace(self, train=self.train + added)
 
     def check_problem(self, artifact: Artifact) -> None:
-        """Raise ConfigError for a model of another problem type than the task's."""
+        """Raise ConfigError if a model's problem type is not the task's."""
         own = artifact.card.task.problem_type
         if own != self.problem_type:
             one_output = {RANKING.name, REGRESSION.name} == {own, self.problem_type}
@@ -355,16 +353,16 @@ class Task:
         )
 
     def fingerprint(self) -> str:
-        """Return a sha256 of the labels and of all splits, texts included."""
+        """Return a sha256 of the labels and all splits, texts included."""
         digest = hashlib.sha256(json.dumps([self.labels, self.metric]).encode())
-        chosen = (self.selection,) if len(self.selection) else ()  # older ones knew two splits
+        chosen = (self.selection,) if len(self.selection) else ()  # older fingerprints had two
         for split in (self.train, self.dev, *chosen):
             digest.update(_split_bytes(split))
         return digest.hexdigest()
 
 
 def to_learn(split: Split, name: str, problem: Problem[Any]) -> Split:
-    """Return the training examples of a task, cut to what training reads; warn of cuts."""
+    """Return a task's training examples, cut to the part that training uses; warn of cuts."""
     pairs = [problem.to_learn(*each) for each in zip(split.examples, split.label_ids, strict=True)]
     shorter = sum(
         len(own) < len(example) for (own, _), example in zip(pairs, split.examples, strict=True)
@@ -398,12 +396,12 @@ def _split_bytes(split: Split) -> bytes:
 
 @dataclass(frozen=True)
 class Parted:
-    """A training file in two parts."""
+    """A training file split into two parts."""
 
     train: Split
     selection: Split
     share: float
-    """Share of the validation texts; 0 where there are none."""
+    """Share of validation texts; 0 without any."""
 
 
 def part(
@@ -413,19 +411,19 @@ def part(
     problem: Problem[Any] = SINGLE_LABEL,
     kind: Kind = "training",
 ) -> Parted:
-    """Set validation texts apart: by default DEFAULT_SHARES of a file, or none where too few.
+    """Split off validation texts: by default DEFAULT_SHARES of a file, or none if too few.
 
-    Texts of a label all stay in `train` where otherwise none would.
+    Texts of a label all stay in `train` if none would remain otherwise.
 
     Args:
         train: the whole file.
         share: 0 for none, None for the default.
-        name: of the task, for messages.
-        problem: what the examples are labelled with.
-        kind: of the file; validation texts come from the held-out file if it is the only one.
+        name: name of the task, for messages.
+        problem: kind of problem of the labels.
+        kind: kind of file; validation texts come from the held-out file if it is the only one.
 
     Raises:
-        ConfigError: an explicit share is fewer than LEAST_TEXTS.
+        ConfigError: an explicit share gives fewer than LEAST_TEXTS.
     """
     wanted = DEFAULT_SHARES[kind] if share is None else share
     selected = _drawn(train, wanted, problem, SALT)
@@ -452,8 +450,8 @@ def held_out_of(
 ) -> tuple[Split, Split]:
     """Return the training and the held-out texts of a single file.
 
-    Equal texts are on one side, and texts of a label are all training texts where otherwise none
-    would be.
+    Equal texts are in the same split, and texts of a label are all training texts if none would
+    remain otherwise.
 
     Raises:
         ConfigError: too few texts would be held out.
@@ -476,7 +474,7 @@ def held_out_of(
 
 
 def _drawn(split: Split, share: float, problem: Problem[Any], salt: bytes) -> list[bool]:
-    """Return which texts a hash of them draws; none where a label would have no others."""
+    """Return which texts are drawn by their hash; none of a label that would have no others."""
     drawn = [is_selected(problem.told_apart_by(each), share, salt) for each in split.examples]
     labels = [problem.labels_of(target) for target in split.label_ids]
     left = {label for own, gone in zip(labels, drawn, strict=True) if not gone for label in own}
@@ -484,7 +482,7 @@ def _drawn(split: Split, share: float, problem: Problem[Any], salt: bytes) -> li
 
 
 def is_selected(example: Example, share: float, salt: bytes = SALT) -> bool:
-    """Return whether the hash of an example, all its columns together, draws it."""
+    """Return whether an example is drawn by the hash of all its columns."""
     text = json.dumps(example, ensure_ascii=False).encode(errors="surrogatepass")
     digest = hashlib.sha256(salt + text).digest()[:DIGEST_BYTES]
     return int.from_bytes(digest, "big") < share * HASHES
@@ -493,15 +491,14 @@ def is_selected(example: Example, share: float, salt: bytes = SALT) -> bool:
 def with_model_labels(task: Task, labels: Sequence[str], label_map: str | None, model: str) -> Task:
     """Return a task whose targets index a model's labels.
 
-    Labels are matched by `label_map`; else by equal names, then regardless of case, then by
-    position where one side has no names (`LABEL_0`, or 0, 1, 2 in the data). Matches of unequal
-    names are logged.
+    Labels are matched by `label_map`; else by equal names, then ignoring case, then by position if
+    one side has no names (`LABEL_0`, or 0, 1, 2 in the data). Matches of unequal names are logged.
 
     Args:
-        task: with the labels of its data.
-        labels: of the model, in the order of its logits.
-        label_map: `DATA=MODEL` by commas, or a JSON object.
-        model: its name in messages.
+        task: task with the labels of its data.
+        labels: labels of the model, in the order of its logits.
+        label_map: `DATA=MODEL` pairs separated by commas, or a JSON object.
+        model: name of the model in messages.
 
     Raises:
         ConfigError: the model lacks a label of the data.
@@ -520,7 +517,7 @@ def with_model_labels(task: Task, labels: Sequence[str], label_map: str | None, 
             raise ConfigError(f"label_map={label_map}: choices have only numbers. Leave it out.")
         return task
     own, problem = task.labels, task.problem
-    if label_map is None:  # tags come in pairs, and O is among plain ones: some may not occur
+    if label_map is None:  # tags are paired, with O among plain ones: some may not occur
         splits = (task.train, task.dev, task.selection)
         targets = (target for split in splits for target in split.label_ids)
         occurring = {own[number] for target in targets for number in problem.labels_of(target)}
@@ -549,7 +546,7 @@ def with_model_labels(task: Task, labels: Sequence[str], label_map: str | None, 
 def _matched(
     own: tuple[str, ...], labels: tuple[str, ...], label_map: Mapping[str, str], model: str
 ) -> dict[str, str]:
-    """Return the model's label of each label of the data."""
+    """Return the model's label for each label of the data."""
     if label_map:
         return _mapped(own, labels, label_map, model)
     if set(own) <= set(labels):
@@ -558,7 +555,7 @@ def _matched(
     folded = [label.casefold().strip() for label in own]
     if len(by_case) == len(labels) and set(folded) <= set(by_case):
         how, theirs = "by names without regard to case", [by_case[label] for label in folded]
-    # 1, 2, 3 may count from 1, or come from a file that lacks 0: only 0 tells
+    # 1, 2, 3 may count from 1, or come from a file without 0: only a 0 tells
     elif "0" in own and all(label.isdecimal() and int(label) < len(labels) for label in own):
         how, theirs = "by number", [labels[int(label)] for label in own]
     elif len(own) == len(labels) and are_unnamed(labels):
@@ -582,9 +579,9 @@ def _matched(
 def _mapped(
     own: tuple[str, ...], labels: tuple[str, ...], label_map: Mapping[str, str], model: str
 ) -> dict[str, str]:
-    """Return the model's label of each label of the data, by a label map.
+    """Return the model's label for each label of the data, by a label map.
 
-    A label that it lacks has the same name in both.
+    Labels missing from the map have the same name in both.
     """
     # a map may have more labels than a file
     unknown = [label for label in label_map if label not in own]

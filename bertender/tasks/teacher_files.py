@@ -1,8 +1,8 @@
-"""A teacher's file: texts with probabilities, votes or labels from elsewhere.
+"""A teacher file: texts with probabilities, votes or labels from elsewhere.
 
-A language model, a service, annotators or `bertender score` wrote it. A student learns from its
-rows as from cached teacher outputs: logarithms of a distribution, logits of a set's probabilities,
-or numbers.
+It is written by a language model, a service, annotators or `bertender score`. A student learns from
+its rows as from cached teacher outputs: log-probabilities of a distribution, logits of a set's
+probabilities, or numbers.
 """
 
 from __future__ import annotations
@@ -40,24 +40,24 @@ from bertender.text.batch import Example
 logger = logging.getLogger(__name__)
 
 PART = "part-*"
-"""Names of the files of a folder that `bertender score` writes."""
+"""Names of the files in a folder written by `bertender score`."""
 MANIFEST, COMPLETE = "_score.json", "_SUCCESS"
-"""Files of such a folder while it is written, and when it is complete."""
+"""Files in such a folder: while it is written, and when it is complete."""
 PROBABILITIES, VOTES, CONFIDENCE = "probabilities", "votes", "confidence"
 GOLD, PREDICTED = "gold", "predicted"
-"""Usual names of columns; `predicted` is that of `bertender score`."""
+"""Default column names; `bertender score` writes `predicted`."""
 LEAST_PROBABILITY = 1e-6
 """Smallest probability, so that logarithms are finite."""
 SUM_TOLERANCE = 0.01
-"""Largest error of a distribution's sum, as of rounded probabilities."""
+"""Largest error of a distribution's sum, from rounding."""
 NEARLY_ALL = 0.95
-"""Share of rows with one label from which on a warning is logged."""
+"""Share of rows with one label above which a warning is logged."""
 
 Floats = npt.NDArray[np.float64]
 
 
 def is_teacher_file(source: object) -> bool:
-    """Return whether a path is a data file, or a folder of parts by `bertender score`."""
+    """Return whether a path is a data file, or a folder of parts written by `bertender score`."""
     if not isinstance(source, str | os.PathLike):
         return False
     path = Path(source)
@@ -71,7 +71,7 @@ def _parts(folder: Path) -> list[Path]:
 
 
 class TeacherColumns(NamedTuple):
-    """Settings of a teacher's file: which columns to read, and the order of lists."""
+    """Settings of a teacher file: the columns to read, and the order of lists."""
 
     labels: tuple[str, ...] = ()
     probability_columns: tuple[str, ...] = ()
@@ -81,12 +81,12 @@ class TeacherColumns(NamedTuple):
 
 
 class Kind(ABC):
-    """Outputs of a kind of problem in a file: a probability for each label, or a number."""
+    """File outputs for a kind of problem: a probability for each label, or a number."""
 
     problem: TextProblem[Any]
     has_probabilities: bool = True
     agreement: str
-    """Metric of the agreement of two models."""
+    """Metric of the agreement between two models."""
 
     @abstractmethod
     def of_label(self, label: Any, numbers: Mapping[str, int]) -> Floats:
@@ -106,7 +106,8 @@ class Kind(ABC):
 
     @abstractmethod
     def confidence(self, outputs: Floats) -> Floats:
-        """Return the confidence of each row, (rows,): for a set, that of its least sure label."""
+        """Return the confidence of each row, (rows,); for a set, that of its least certain
+        label."""
 
     @abstractmethod
     def decided(self, outputs: Floats) -> list[Any]:
@@ -196,14 +197,14 @@ class Numbers(Kind):
 KINDS: Mapping[str, Kind] = {
     kind.problem.name: kind for kind in (Distributions(), SetProbabilities(), Numbers())
 }
-"""Kinds of problems that may have a teacher's file."""
+"""Kinds of problems that may have a teacher file."""
 
 
 def kind_of(problem: Problem[Any]) -> Kind:
-    """Return the outputs of a kind of problem in a file.
+    """Return the file outputs for a kind of problem.
 
     Raises:
-        ConfigError: a file cannot have outputs of this problem.
+        ConfigError: a file cannot have outputs for this problem.
     """
     if (kind := KINDS.get(problem.name)) is None:
         raise ConfigError(
@@ -272,7 +273,7 @@ class Probabilities(Form):
         return {name: _number(each, column) for name, each in zip(self.order, found, strict=True)}
 
     def names(self, found: Sequence[Mapping[str, float]]) -> tuple[str, ...]:
-        """Return the labels of most rows: a label of a single row is a mistake."""
+        """Return the labels of most rows: a label in a single row is a mistake."""
         ((names, _),) = Counter(frozenset(each) for each in found).most_common(1)
         return _in_order(self.kind, names)
 
@@ -302,9 +303,9 @@ class Labels(Form):
 
 @dataclass(frozen=True)
 class Votes(Form):
-    """Labels of several annotators: a list, counts by label, or columns.
+    """Labels by several annotators: a list, counts by label, or columns.
 
-    A row's outputs are the shares of the votes; of numbers, their mean.
+    A row's outputs are the shares of votes; for numbers, their mean.
     """
 
     def read(self, values: Mapping[str, object]) -> Mapping[Any, float]:
@@ -349,13 +350,14 @@ class Votes(Form):
 
 
 def _in_order(kind: Kind, names: Sequence[str] | frozenset[str]) -> tuple[str, ...]:
-    """Return names of labels in the order of the logits."""
+    """Return label names in the order of the logits."""
     found: Any = [*names]
     return kind.problem.label_names([tuple(found)] if kind.problem is MULTI_LABEL else found)
 
 
 def _parsed(value: object, column: str) -> Any:
-    """Parse a structured cell: a value, JSON, or text by commas; a Parquet map becomes a dict."""
+    """Parse a structured cell: a value, JSON, or comma-separated text; a Parquet map becomes a
+    dict."""
     if isinstance(value, str) and value.strip()[:1] in ("{", "["):
         try:
             value = json.loads(value)
@@ -367,7 +369,7 @@ def _parsed(value: object, column: str) -> Any:
         value = value.tolist()
     if isinstance(value, list) and value and all(isinstance(each, tuple) for each in value):
         return dict(value)
-    if isinstance(value, Mapping):  # a struct has all labels, and null where a row lacks one
+    if isinstance(value, Mapping):  # a struct has all labels, with null for those that a row lacks
         return {name: each for name, each in value.items() if each is not None}
     return value
 
@@ -393,21 +395,21 @@ class Plan:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """All of them."""
+        """All columns with a role."""
         return (*self.form.columns, *filter(None, (self.confidence, self.gold)))
 
 
 def plan_of(there: Sequence[str], task: Task, own: TeacherColumns, label_column: str) -> Plan:
-    """Return the roles of columns: by the settings, else by their usual names.
+    """Return the roles of columns: from the settings, else by their default names.
 
     Args:
         there: columns in the file.
-        task: labels of its held-out texts may be names of columns.
-        own: the settings.
-        label_column: of the task's files.
+        task: task, whose labels may be names of columns.
+        own: settings of the teacher file.
+        label_column: label column of the task's files.
 
     Raises:
-        ConfigError: two of the settings conflict.
+        ConfigError: two settings conflict.
     """
     kind = kind_of(task.problem)
     if own.probability_columns and own.vote_columns:
@@ -441,7 +443,7 @@ def plan_of(there: Sequence[str], task: Task, own: TeacherColumns, label_column:
 def _form(
     there: Sequence[str], kind: Kind, task: Task, own: TeacherColumns, label_column: str
 ) -> Form:
-    """Return the form of the rows of a file with these columns; arguments as in `plan_of`."""
+    """Return the form of rows with these columns; arguments are those of `plan_of`."""
     if own.vote_columns:
         return Votes(own.vote_columns, kind)
     if own.probability_columns:
@@ -460,32 +462,32 @@ def _form(
 
 @dataclass(frozen=True)
 class TeacherFile:
-    """The rows of a teacher's file."""
+    """The rows of a teacher file."""
 
     path: Path
     digest: str
     """sha256 of the file, or of all parts' sha256."""
     kind: Kind
     labels: tuple[str, ...]
-    """In the order of the logits."""
+    """Labels in the order of the logits."""
     form: str
-    """The form of its rows: Probabilities, Labels or Votes."""
+    """Form of its rows: Probabilities, Labels or Votes."""
     examples: tuple[Example, ...]
     outputs: Floats
     """(rows, labels); (rows, 1) for numbers"""
     weights: Floats | None = None
-    """(rows,), where rows have a confidence."""
+    """(rows,), if rows have a confidence."""
     gold: tuple[Any, ...] = ()
-    """Gold target of each row, or an unlabelled one."""
+    """Gold target of each row; `unlabelled` ones if missing."""
     left_out: LeftOutRows | None = field(default=None, compare=False)
 
     @functools.cached_property
     def rows(self) -> Mapping[Example, int]:
-        """Each distinct text and its number, in order."""
+        """Each distinct text and its index, in order."""
         return {text: number for number, text in enumerate(dict.fromkeys(self.examples))}
 
     def in_order(self, labels: Sequence[str]) -> TeacherFile:
-        """Return the file with the same labels in another order.
+        """Return the file with its labels in another order.
 
         Raises:
             ConfigError: the labels differ.
@@ -517,7 +519,7 @@ class TeacherFile:
 
     @functools.cached_property
     def outputs_by_text(self) -> Floats:
-        """Outputs of each distinct text."""
+        """Outputs for each distinct text."""
         return self._by_text(self.outputs)
 
     @functools.cached_property
@@ -527,15 +529,15 @@ class TeacherFile:
 
     @functools.cached_property
     def gold_by_text(self) -> Mapping[Example, Any]:
-        """The first gold label of each text that has one."""
+        """The first gold label of each text with one."""
         pairs = zip(reversed(self.examples), reversed(self.gold), strict=True)
         return {example: target for example, target in pairs if is_labelled(target)}
 
     def numbers(self, examples: Sequence[Example]) -> list[int]:
-        """Return the numbers of texts.
+        """Return the indices of texts.
 
         Raises:
-            DataError: the file lacks some.
+            DataError: the file lacks some of them.
         """
         missing = [example for example in examples if example not in self.rows]
         if missing:
@@ -546,7 +548,7 @@ class TeacherFile:
         return [self.rows[example] for example in examples]
 
     def of_texts(self, examples: Sequence[Example]) -> Floats:
-        """Return the outputs on texts, (texts, labels); errors are those of `numbers`."""
+        """Return the outputs for texts, (texts, labels); errors are those of `numbers`."""
         return np.asarray(self.outputs_by_text[self.numbers(examples)])
 
     def confidence(self) -> Mapping[Example, float]:
@@ -559,16 +561,16 @@ class TeacherFile:
 def read_teacher_file(
     path: Path, task: Task, own: TeacherColumns, bad: OnBadRow | None = None
 ) -> TeacherFile:
-    """Read a teacher's file, or all parts of a folder.
+    """Read a teacher file, or all parts of a folder.
 
     Args:
         path: a file of READERS, or a folder of parts.
-        task: its problem type, and the labels of held-out texts.
-        own: settings of the file.
-        bad: called with each bad row; by default as the task's settings say.
+        task: task with the problem type, and the labels of held-out texts.
+        own: settings of the teacher file.
+        bad: called with each bad row; by default according to the task's settings.
 
     Raises:
-        ConfigError: files have no outputs of the kind of problem, or a list has no order.
+        ConfigError: files have no outputs for the kind of problem, or a list has no order.
         DataError: a column is missing, or a row cannot be used.
     """
     kind = kind_of(task.problem)
@@ -624,18 +626,18 @@ def read_teacher_file(
 def held_out_outputs(
     file: TeacherFile, task: Task, own: TeacherColumns
 ) -> Mapping[Example, Floats]:
-    """Return a teacher's outputs on held-out texts: from its file, and from a held-out file that
-    has probabilities.
+    """Return a teacher's outputs for held-out texts: from its file, and from a held-out file with
+    probabilities.
 
     Args:
-        file: the teacher's file.
-        task: with the held-out texts.
-        own: settings of the teacher's file.
+        file: teacher file.
+        task: task with the held-out texts.
+        own: settings of the teacher file.
     """
     known = dict(zip(file.rows, file.outputs_by_text, strict=True))
     path, columns = task.source.get("dev"), own.probability_columns or (PROBABILITIES,)
     if path and file.kind.has_probabilities:
-        # columns of labels may be gold labels there
+        # label columns may be gold labels there
         there = open_table(Path(path), lambda error: None).columns
         if {*columns} <= {*there} and not {*columns} & {*task.labels}:
             settings = own._replace(probability_columns=columns, gold_column=None)
@@ -646,7 +648,7 @@ def held_out_outputs(
 
 
 def check_outputs(file: TeacherFile) -> None:
-    """Warn of a teacher that never predicts a label, or nearly always one.
+    """Warn of a teacher that never predicts a label, or nearly always the same.
 
     Raises:
         DataError: all rows have the same hard label, or the same number.
@@ -689,7 +691,7 @@ class _Whole(NamedTuple):
 
 
 def _check_columns(path: Path, there: Sequence[str], plan: Plan) -> None:
-    """Raise DataError where no column has outputs, and none was named."""
+    """Raise DataError if no column has outputs, and none was named."""
     columns = plan.form.columns
     if isinstance(plan.form, Labels) and not {*columns} <= {*there}:
         raise DataError(

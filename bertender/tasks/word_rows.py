@@ -7,8 +7,8 @@ NAME.seq.in    a sentence a line, and in NAME.seq.out next to it the tags of eac
                it is there, has one label of each sentence
 JSONL, Parquet a list of words and a list of tags a row
 
-Only tabs and spaces separate words and tags: a no-break space, and in a file with tabs a space,
-belongs to a word. A file has one scheme of tags, a row of `tag_schemes`.
+Only tabs and spaces separate words and tags: a no-break space belongs to a word, and so does a
+space in a file with tabs. A file has one scheme of tags, a row of `tag_schemes`.
 """
 
 from __future__ import annotations
@@ -49,13 +49,14 @@ from bertender.tasks.rows import (
 )
 
 DOCUMENT = "-DOCSTART-"
-"""First word of the line before each document in CoNLL's files."""
+"""First word of the line before each document in CoNLL files."""
 COMMENT = re.compile("#[ \t]|#(begin|end) document|###MEDLINE:")
-"""Starts of comments, in CoNLL-U and its kin, CoNLL-2012, and GENIA: "#nlp" and "#" are words."""
+"""Starts of comments in CoNLL-U and similar formats, CoNLL-2012 and GENIA: "#nlp" and "#" are
+words."""
 NO_WORD = re.compile(r"\d+[-.]\d+")
-"""Number of a line of CoNLL-U that is not a word: a contraction, or an empty node."""
+"""Number of a CoNLL-U line that is not a word: a contraction or an empty node."""
 NAMED = re.compile(r"#\s*global\.columns\s*=(.*)")
-"""A comment of CoNLL-U Plus that names the columns."""
+"""A CoNLL-U Plus comment with the column names."""
 LAYOUTS = {
     3: ("word", "pos", "chunk"),
     4: ("word", "pos", "chunk", "ner"),
@@ -63,16 +64,16 @@ LAYOUTS = {
 }
 """Columns -> their names in CoNLL-2000, CoNLL-2003 and CoNLL-U."""
 MISSING = "_"
-"""Stands for a missing tag."""
+"""A missing tag."""
 BLANKS = " \t"
 (WORDS,), TAGS = TOKEN_CLASSIFICATION.columns
 
 
 def read_conll(path: Path, bad: OnBadRow = stop) -> Table:
-    """Open a file with a word a line, empty lines between sentences, and comments before them.
+    """Open a file with one word per line, empty lines between sentences, and comments before them.
 
-    Its columns have numbers from 1, and names where the file has a header or the width of one of
-    LAYOUTS. By default the first has the words and the last the tags.
+    Its columns have numbers from 1, and names if the file has a header or the width of one of
+    LAYOUTS. By default the first column has the words and the last the tags.
     """
     conll = ConllFile.read(path)
     return Table(path, tuple(conll.places), partial(conll.rows, bad), bad)
@@ -91,31 +92,31 @@ class _Line(NamedTuple):
 
     @property
     def is_marked(self) -> bool:
-        """It begins a document, or looks like a comment."""
+        """Whether it begins a document, or looks like a comment."""
         return self.is_document or COMMENT.match(self.text) is not None
 
 
 @dataclass(frozen=True)
 class ConllFile:
-    """A file with a word a line."""
+    """A file with one word per line."""
 
     path: Path
     sentences: list[list[_Line]]
-    """Without comments and marks of documents."""
+    """Sentences without comments and document lines."""
     width: int
-    """Columns of most lines."""
+    """Number of columns in most lines."""
     widths: frozenset[int]
-    """Comments, also those before whole sentences: a file may have several sources."""
+    """Possible numbers of columns: a file may have several sources."""
     texts: list[str]
-    """All lines as they stand there."""
+    """All lines as in the file."""
     separator: str
-    """Between columns."""
+    """Separator of columns."""
     end: str
-    """Of lines."""
+    """End of lines."""
 
     @classmethod
     def read(cls, path: Path) -> ConllFile:
-        """Read a file; errors of a line are raised with its sentence."""
+        """Read a file; errors in a line are raised with its sentence."""
         text = decoded_bytes(path)
         texts = split_lines(text)
         filled_texts = [text for text in texts if text.strip() and not COMMENT.match(text)]
@@ -129,7 +130,8 @@ class ConllFile:
         has_entities = 2 * sum(is_entity_tag(line.cells[-1]) for line in words) > len(words)
 
         def is_word(line: _Line) -> bool:
-            """Comments have other columns, or no valid tag where all tags are of entities."""
+            """Comments have another number of columns, or no valid tag if all tags are entity
+            tags."""
             tagged = not has_entities or is_entity_tag(line.cells[-1])
             return not line.is_marked or (len(line.cells) == width and tagged)
 
@@ -152,7 +154,7 @@ class ConllFile:
 
     @property
     def places(self) -> Mapping[str, int]:
-        """The place of each column, by number and by name, in small letters."""
+        """Index of each column, by number and by lower-case name."""
         found = (NAMED.match(text) for text in self.texts)
         named = next((match[1].lower().split() for match in found if match), None)
         names = named or LAYOUTS.get(self.width, ())
@@ -180,10 +182,10 @@ class ConllFile:
                 yield Row(f"line {lines[0]}", values, lines)
 
     def with_tags(self, sentences: Iterable[tuple[Sequence[int], Sequence[str]]]) -> str:
-        """Return the file with one more column: predicted tags, in the file's scheme.
+        """Return the file with a column of predicted tags, in the file's scheme.
 
         Args:
-            sentences: for each, the lines of its words, and their tags.
+            sentences: for each sentence, the lines of its words, and their tags.
         """
         scheme = BIO
         if self.width > 1:
@@ -203,7 +205,7 @@ class ConllFile:
         return self.end.join(lines) + self.end
 
     def _check_columns(self, places: Sequence[int]) -> None:
-        """Raise DataError where words and tags are one column, or the first column numbers
+        """Raise DataError if words and tags are the same column, or the first column numbers the
         words."""
         if len({place % self.width for place in places}) < len(places):
             raise DataError(
@@ -242,7 +244,7 @@ class ConllFile:
             raise RowError(self.path, f"line {line.number}", reason)
 
     def _counts_words(self) -> bool:
-        """Return whether the first column is 1, 2, 3 in each sentence."""
+        """Return whether the first column counts 1, 2, 3 in each sentence."""
         counted = [
             [line.cells[0] for line in sentence if not NO_WORD.fullmatch(line.cells[0])]
             for sentence in self.sentences
@@ -265,18 +267,18 @@ def split_at_blanks(line: str) -> list[str]:
 
 
 LABEL = "label"
-"""The column of one label a sentence, next to WORDS and TAGS."""
+"""Column with one label per sentence, next to WORDS and TAGS."""
 
 
 def open_words(path: Path, bad: OnBadRow = stop) -> Table:
-    """Open a file of sentences by its suffix, a row of WORD_READERS; others are CoNLL's format.
+    """Open a file of sentences by its suffix, a row of WORD_READERS; others are in CoNLL format.
 
-    The last of the requested columns has the tags, which become BIO.
+    The last requested column has the tags, which are converted to BIO.
     """
     table = WORD_READERS.get(path.suffix.lower(), read_conll)(path, bad)
 
     def rows(columns: Sequence[str]) -> Iterator[Row]:
-        """Yield rows with BIO tags; cells that are not lists are left for their check."""
+        """Yield rows with BIO tags; cells that are not lists are unchanged, to be checked later."""
         column = columns[-1]
         rows = [*table.read(columns)]
         tagged = [_tags(row.values.get(column)) for row in rows]
@@ -295,11 +297,11 @@ def open_words(path: Path, bad: OnBadRow = stop) -> Table:
 
 
 def read_two_files(path: Path, bad: OnBadRow = stop) -> Table:
-    """Open NAME.seq.in: a sentence a line, with tags in the same line of NAME.seq.out, and a label,
-    if it has one, in that of NAME.label.
+    """Open NAME.seq.in: one sentence per line, with tags on the same line of NAME.seq.out and, if
+    present, a label on that line of NAME.label.
 
     Raises:
-        DataError: one of the files is missing, or they have different numbers of lines.
+        DataError: a file is missing, or the numbers of lines differ.
     """
     label = path.with_suffix("").with_suffix(".label")
     beside = {TAGS: path.with_suffix(".out"), **({LABEL: label} if label.is_file() else {})}

@@ -1,1 +1,1 @@
-"""The one training path, its examples and losses."""
+"""The shared training path, its examples and losses."""

@@ -1,9 +1,9 @@
 """Tensors in files without pickle: checkpoints of the Trainer, cached tensors, digests of weights.
 
 The Trainer of transformers stores optimizer, scheduler and random states with `torch.save`.
-`SafeCheckpoints` stores the same as tensors in safetensors and the rest in JSON, which can only be
-data. A checkpoint counts once its marker file is there, which is written last, when the others are
-on disk, and has their digests: one that a killed process left half-written, or that was damaged
+`SafeCheckpoints` stores the same tensors in safetensors and the rest in JSON, which cannot contain
+code. A checkpoint is valid once its marker file exists, which is written last, when the other files
+are on disk, and has their digests: a checkpoint left half-written by a killed process, or damaged
 later, is never resumed from.
 """
 
@@ -35,19 +35,19 @@ logger = logging.getLogger(__name__)
 
 MARKER = "complete"
 KEPT = 2
-"""Checkpoints of a run: where the newest is damaged, it goes on from the one before."""
+"""Checkpoints to keep: if the newest is damaged, the previous one is used."""
 STATE_NAME = "trainer_state.json"
-"""Of the Trainer of transformers."""
+"""State file of transformers' Trainer."""
 
 
 def last_checkpoint(work: Path) -> Path | None:
-    """Return the newest checkpoint in `work` that is whole.
+    """Return the newest complete checkpoint in `work`.
 
-    Half-written and damaged ones that are newer are removed; a warning names the damaged.
+    Newer checkpoints that are half-written or damaged are removed, the latter with a warning.
     """
     for _, directory in sorted(_by_step(work).items(), reverse=True):
         if not (directory / MARKER).is_file():
-            shutil.rmtree(directory, ignore_errors=True)  # each process of a run tries
+            shutil.rmtree(directory, ignore_errors=True)  # each process of a run tries this
         elif damaged := _damaged_files(directory):
             logger.warning(
                 "checkpoint %s is damaged (%s) and is removed: the run goes on from the one before "
@@ -71,7 +71,8 @@ def _digests(directory: Path) -> dict[str, str]:
 
 
 def _damaged_files(directory: Path) -> list[str]:
-    """Return the files of a checkpoint that are not as they were written, or its marker."""
+    """Return the names of a checkpoint's files that changed or are missing, including its
+    marker."""
     try:
         recorded = dict(json.loads((directory / MARKER).read_text(encoding="utf-8")))
         found = _digests(directory)
@@ -81,11 +82,11 @@ def _damaged_files(directory: Path) -> list[str]:
 
 
 class SafeCheckpoints(Trainer):
-    """A Trainer whose checkpoints hold safetensors and JSON only."""
+    """A Trainer whose checkpoints contain only safetensors and JSON."""
 
     def _save_checkpoint(self, model: torch.nn.Module, trial: Any) -> None:
         super()._save_checkpoint(model, trial)
-        self.accelerator.wait_for_everyone()  # every process has a random state to write
+        self.accelerator.wait_for_everyone()  # every process writes a random state
         if self.args.should_save:
             directory = self._work() / f"checkpoint-{self.state.global_step}"
             digests = _digests(directory)
@@ -103,7 +104,7 @@ class SafeCheckpoints(Trainer):
     def _load_from_checkpoint(
         self, resume_from_checkpoint: str, model: torch.nn.Module | None = None
     ) -> None:
-        # transformers' own takes tied weights, which are stored once, for missing ones
+        # transformers would take tied weights, which are stored once, for missing ones
         own = self.accelerator.unwrap_model(model or self.model)
         load_weights(own, Path(resume_from_checkpoint) / SAFE_WEIGHTS_NAME)
 
@@ -135,29 +136,29 @@ class SafeCheckpoints(Trainer):
 
 
 def history_of(checkpoint: Path) -> list[dict[str, Any]]:
-    """Return the log that a checkpoint of the Trainer keeps, and with it scores of epochs."""
+    """Return the log in a checkpoint of the Trainer, which includes the scores of epochs."""
     state = json.loads((checkpoint / STATE_NAME).read_text(encoding="utf-8"))
     history: list[dict[str, Any]] = state["log_history"]
     return history
 
 
 def save_weights(model: torch.nn.Module, path: Path) -> None:
-    """Write all weights of a module, tied ones once."""
+    """Write all weights of a module, tied weights once."""
     with _separate_weights(model):
         save_model(model, str(path))
 
 
 def load_weights(model: torch.nn.Module, path: Path) -> None:
-    """Read the weights that `save_weights` wrote into the same module."""
+    """Read weights written by `save_weights` into the same module."""
     with _separate_weights(model):
         load_model(model, str(path))
 
 
 @contextmanager
 def _separate_weights(model: torch.nn.Module) -> Iterator[None]:
-    """Give every weight of LSTMs a block of memory of its own, as safetensors wants them.
+    """Give every LSTM weight its own block of memory, as safetensors requires.
 
-    On a GPU, cuDNN has all weights of one in the same block; they are put back there afterwards.
+    On a GPU, cuDNN has all weights of an LSTM in one block; afterwards they are moved back there.
     """
     layers = [module for module in model.modules() if isinstance(module, torch.nn.RNNBase)]
     for weight in (weight for layer in layers for weight in layer.parameters()):
@@ -196,7 +197,7 @@ def _set_random_state(state: Mapping[str, Any]) -> None:
 
 
 def _save_state(stem: Path, state: Any) -> None:
-    """Write nested dicts and lists: tensors to `stem`.safetensors, the tree to `stem`.json."""
+    """Write nested dicts and lists: tensors to `stem`.safetensors, the structure to `stem`.json."""
     tensors: dict[str, torch.Tensor] = {}
     tree = _take_tensors(state, tensors)
     save_file(tensors, stem.with_suffix(".safetensors"))
@@ -214,7 +215,7 @@ def _take_tensors(node: Any, tensors: dict[str, torch.Tensor]) -> Any:
         tensors[name] = node.detach().cpu().contiguous()
         return {"tensor": name}
     if isinstance(node, Mapping):
-        # pairs, because JSON would turn the optimizer's integer keys into strings
+        # pairs, since JSON would turn the optimizer's integer keys into strings
         return {"pairs": [[key, _take_tensors(value, tensors)] for key, value in node.items()]}
     if isinstance(node, list | tuple):
         return [_take_tensors(value, tensors) for value in node]
@@ -232,12 +233,12 @@ def _put_tensors(node: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
 
 
 NAME = "values"
-"""Of a cached tensor in its file."""
+"""Name of a cached tensor in its file."""
 
 
 def cached_tensor(path: Path, compute: Callable[[], torch.Tensor]) -> torch.Tensor:
-    """Return the tensor of a file, memory-mapped; it is computed and written first where it is
-    missing or damaged."""
+    """Return the tensor in a file, memory-mapped; if it is missing or damaged, compute and write it
+    first."""
 
     def save(values: torch.Tensor, path: Path) -> None:
         save_file({NAME: values}, path)
@@ -246,7 +247,7 @@ def cached_tensor(path: Path, compute: Callable[[], torch.Tensor]) -> torch.Tens
         return load_file(path)[NAME]
 
     def described(path: Path) -> str:
-        """Return the shape and type of the values; to digest gigabytes would take too long."""
+        """Return shape and type of the values; digesting gigabytes would take too long."""
         try:
             values = load(path)
         except (SafetensorError, KeyError) as error:
@@ -257,11 +258,11 @@ def cached_tensor(path: Path, compute: Callable[[], torch.Tensor]) -> torch.Tens
 
 
 COMPUTING = ("bertender", "torch", "transformers")
-"""Another version of these may compute other outputs; one of another library does not."""
+"""Other versions of these libraries may compute other outputs."""
 DESCRIPTIVE = frozenset(
     {"_name_or_path", "architectures", "id2label", "label2id", "transformers_version"}
 )
-"""Settings of a model's config that change nothing in what its encoder computes."""
+"""Settings of a model's config that do not affect its encoder's outputs."""
 
 
 def computing_versions() -> list[str | None]:
@@ -270,14 +271,15 @@ def computing_versions() -> list[str | None]:
 
 
 def weights_digest(model: PreTrainedModel) -> str:
-    """Return a sha256 of all weights of a model's encoder; its new head is left out."""
+    """Return a sha256 of all weights of a model's encoder, without its new head."""
     return tensors_digest(model.base_model.state_dict())
 
 
 def encoder_digest(model: PreTrainedModel) -> str:
-    """Return a sha256 of what decides a model's hidden states: weights, and settings of its config.
+    """Return a sha256 of everything that affects a model's hidden states: weights and config
+    settings.
 
-    Weights alone do not: their number of heads or their activation may differ.
+    Weights are not enough: the number of heads or the activation may differ.
     """
     settings = {
         name: value for name, value in model.config.to_dict().items() if name not in DESCRIPTIVE

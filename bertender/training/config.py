@@ -1,4 +1,4 @@
-"""Settings of training, which every stage that trains shares: how long and how fast."""
+"""Settings shared by all stages that train: how long and how fast."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bertender.core.errors import ConfigError
 from bertender.core.machine import supports_bf16
 
 POOL_BATCHES = 4
-"""The fastest size that lost nothing on new texts (benchmarks/reports/training.md)."""
+"""The fastest size without a loss on new texts (benchmarks/reports/training.md)."""
 
 RULES: Mapping[str, Rule[TrainingConfig]] = {
     "pool_batches": Rule(
@@ -22,16 +22,16 @@ RULES: Mapping[str, Rule[TrainingConfig]] = {
         against="batches",
     ),
 }
-"""Conflicts of the settings that every stage which trains has."""
+"""Conflicts of the settings shared by all stages that train."""
 
 
 class TrainingConfig(Config):
-    """Settings of training, which every stage that trains shares."""
+    """Settings shared by all stages that train."""
 
     panel: ClassVar[str] = "Training"
     rules: ClassVar[Mapping[str, Rule[Any]]] = RULES
     judging: ClassVar[frozenset[str]] = frozenset()
-    """Settings that only judge what was trained: another value resumes the same run."""
+    """Settings of checks after training: other values resume the same run."""
 
     epochs: int = Field(3, ge=1, description="passes over the training examples")
     learning_rate: float = Field(5e-5, gt=0, description="peak learning rate")
@@ -75,17 +75,17 @@ class TrainingConfig(Config):
     seed: int = Field(0, ge=0, description="seed of initialisation, order, dropout and masking")
 
     def shaping(self) -> dict[str, Any]:
-        """Return the settings that shape what is trained."""
+        """Return the settings that affect the trained model."""
         return self.model_dump(mode="json", exclude=set(self.judging))
 
 
 class Keeping(NamedTuple):
-    """Which epoch of a run is kept."""
+    """The epoch of a run to keep."""
 
     best: bool = False
-    """The first with the best score, not the last; of several scores, the best mean."""
+    """Keep the first epoch with the best score, not the last; of several scores, the best mean."""
     patience: int | None = None
-    """End after so many epochs in a row that score no more."""
+    """End after this many epochs in a row without a better score."""
 
 
 LAST_EPOCH = Keeping()
@@ -130,18 +130,18 @@ class TaskTrainingConfig(TrainingConfig):
 
     @property
     def changes_labels(self) -> tuple[str, ...]:
-        """The settings that change the loss with the labels."""
+        """Settings that change the loss with the labels."""
         names = ("class_weights", "label_smoothing")
         return tuple(name for name in names if getattr(self, name))
 
     def keeping(self, validated: bool) -> Keeping:
-        """Return which epoch to keep.
+        """Return the epoch to keep.
 
         Args:
-            validated: there are validation texts; else the held-out ones would choose.
+            validated: there are validation texts; without them the held-out texts would choose.
 
         Raises:
-            ConfigError: `patience` is set without validation texts, so that the last epoch is kept.
+            ConfigError: `patience` is set without validation texts, so the last epoch is kept.
         """
         best = self.keep == "best" or (self.keep is None and validated)
         if self.patience is not None and not best:
@@ -154,7 +154,7 @@ class TaskTrainingConfig(TrainingConfig):
 
 
 class JudgedConfig(Config):
-    """The setting of stages that write no model which has learned nothing but one label."""
+    """Whether a stage may write a model that has learned nothing but one label."""
 
     panel: ClassVar[str] = "Training"
 
@@ -166,5 +166,5 @@ class JudgedConfig(Config):
 
 
 def computes_in_bf16(config: TrainingConfig) -> bool:
-    """Return whether a run computes in bf16: "auto" does where CPU or GPU has it."""
+    """Return whether a run computes in bf16; with "auto", if CPU or GPU supports it."""
     return {"auto": supports_bf16(), "bf16": True, "fp32": False}[config.precision]

@@ -1,7 +1,7 @@
-"""Tokenised training examples, and the longest input: given, or chosen from the texts.
+"""Tokenised training examples, and the longest input: as set, or chosen from the texts.
 
-The tokenizer carries the longest input as `model_max_length`: whoever reads texts with this
-tokenizer, or with the one that is saved with the model, truncates them at the same token.
+The tokenizer has the longest input as `model_max_length`, so that everyone who uses it, or its copy
+saved with the model, truncates texts at the same token.
 """
 
 from __future__ import annotations
@@ -35,41 +35,42 @@ logger = logging.getLogger(__name__)
 TensorBatch = dict[str, torch.Tensor]
 
 TASK_COLUMN = "task"
-"""The number of an example's task, where there are several; batches mix none of them."""
+"""Number of an example's task, if there are several; a batch has examples of one task."""
 
 
 PERCENTILE = 99
-"""Of the tokens of training texts, the longest input that is chosen."""
+"""Percentile of the training texts' tokens, for the chosen longest input."""
 LEAST_LENGTH = 128
-"""Training texts may be shorter than those to come: SST-2 trains on phrases. A longer input costs
-nothing before such a text comes, for batches are padded to their longest and no further."""
+"""Training texts may be shorter than later texts: SST-2 trains on phrases. A longer input costs
+nothing until such a text comes, since batches are padded only to their longest text."""
 MULTIPLE = 8
 
 
 @dataclass(frozen=True)
 class Padding:
-    """Padding of the texts of a batch, as their tokenizer does it."""
+    """Padding of the texts in a batch, as by their tokenizer."""
 
     token_id: int
     segment_id: int = 0
     left: bool = False
-    """In front of a text: XLNet predicts at the last token."""
+    """Pad before a text: XLNet predicts at the last token."""
 
     others: Mapping[str, int] = field(default_factory=dict)
-    """Token columns besides `input_ids` and its companions, and what pads each."""
+    """Padding values of token columns besides `input_ids` and its companions."""
 
     @classmethod
     def of(cls, tokenizer: PreTrainedTokenizerBase, **others: int) -> Self:
-        """Return how a tokenizer pads."""
+        """Return the padding of a tokenizer."""
         left = tokenizer.padding_side == "left"
         return cls(tokenizer.pad_token_id, tokenizer.pad_token_type_id, left, others)
 
     def with_others(self, **others: int) -> Self:
-        """Return the same with more token columns, and what pads each."""
+        """Return the padding for more token columns, given their padding values."""
         return replace(self, others={**self.others, **others})
 
     def value(self, column: str) -> int | None:
-        """Return what pads a token column; None for a column with one value an example."""
+        """Return the padding value of a token column; None for a column with one value per
+        example."""
         own = {"input_ids": self.token_id, "attention_mask": 0, "token_type_ids": self.segment_id}
         return {**own, **self.others}.get(column)
 
@@ -78,12 +79,11 @@ class TokenDataset(Dataset[dict[str, Any]]):
     """Tokenised examples: columns of equal length; `input_ids` and its companions are ragged.
 
     Args:
-        columns: a value an example, or in token columns, a value or a row of values a token; one
-            that is a tensor with a row an example may be memory-mapped. With a column ROWS, token
-            columns have a list of such values an example, one each token row, and others may.
-        padding: what makes the examples of a batch equally long.
-        lengths: tokens of each example, of its longest row, where they are known without reading
-            all of them.
+        columns: one value per example, or in token columns, one value or row of values per token; a
+            tensor with one row per example may be memory-mapped. With a column ROWS, token columns
+            have a list of such values per example, one for each token row, and other columns may.
+        padding: padding of the examples in a batch.
+        lengths: tokens of each example's longest row, if known without reading all examples.
     """
 
     def __init__(
@@ -104,12 +104,12 @@ class TokenDataset(Dataset[dict[str, Any]]):
 
     @property
     def counts(self) -> Sequence[int] | None:
-        """Token rows of each example; None where each has one."""
+        """Token rows of each example; None if each has one."""
         return self.columns.get(ROWS)  # type: ignore[return-value]  # a list of numbers
 
     @property
     def groups(self) -> Sequence[int]:
-        """The number of each example's group, its task; all are one where there is none."""
+        """Group of each example, its task; all the same for a single task."""
         return list(self.columns.get(TASK_COLUMN, [0] * len(self)))
 
     def __len__(self) -> int:
@@ -127,18 +127,18 @@ class TokenDataset(Dataset[dict[str, Any]]):
         return TokenDataset(columns, self.padding)
 
     def part(self, start: int, end: int) -> TokenDataset:
-        """Return the examples from one number up to another."""
+        """Return the examples in a range of indices."""
         columns = {name: column[start:end] for name, column in self.columns.items()}
         return TokenDataset(columns, self.padding, self.lengths[start:end])
 
     def with_columns(self, **columns: Sequence[Any] | torch.Tensor) -> TokenDataset:
-        """Return the examples with more columns, a row each example."""
+        """Return the examples with more columns, one row per example."""
         return TokenDataset({**self.columns, **columns}, self.padding)
 
     def collate(self, rows: Sequence[Mapping[str, Any]]) -> TensorBatch:
-        """Stack rows into tensors; token columns (batch, seq) are padded to their longest.
+        """Stack rows into tensors; token columns (batch, seq) are padded to the longest row.
 
-        Where examples have several token rows, these are the batch of all columns that have a value
+        If examples have several token rows, the batch consists of these in all columns with a value
         for each.
         """
         batch = {}
@@ -165,9 +165,10 @@ class TokenDataset(Dataset[dict[str, Any]]):
     def _padded(
         self, joined: NDArray[Any], values: Sequence[Sequence[Any]], padding: int
     ) -> NDArray[Any]:
-        """Return what is joined of the texts of a batch as rows (batch, seq) of equal length.
+        """Return the concatenated texts of a batch as rows (batch, seq) of equal length.
 
-        All at once: to make a tensor of each text takes longer than a step of a small model.
+        It pads all at once: creating a tensor for each text takes longer than a step of a small
+        model.
         """
         counts = np.array([len(each) for each in values])
         is_token = np.arange(counts.max()) < counts[:, np.newaxis]
@@ -179,7 +180,7 @@ class TokenDataset(Dataset[dict[str, Any]]):
 
 
 def _has_rows(value: Any) -> bool:
-    """Return whether a value of an example has rows itself."""
+    """Return whether an example's value has rows itself."""
     if isinstance(value, torch.Tensor):
         return value.ndim > 1
     return isinstance(value, Sequence) and any(isinstance(each, Sequence) for each in value[:1])
@@ -195,28 +196,28 @@ def token_dataset(
 
     Args:
         split: labelled examples.
-        tokenizer: of the model to be trained; longer examples than its `model_max_length` are
+        tokenizer: tokenizer of the model to train; examples longer than its `model_max_length` are
             truncated.
-        problem_type: what the examples are labelled with, a row of PROBLEMS.
-        columns: more columns, a row each example, for the objective (teacher logits).
+        problem_type: kind of problem of the labels, a row of PROBLEMS.
+        columns: more columns, one row per example, for the objective (teacher logits).
     """
     head = head_of(PROBLEMS[problem_type])
     tokens, labels = head.tokenize(split, tokenizer)
     if not windows_of(tokenizer) and len(tokens["input_ids"]) == len(split):
-        _say_cut(split, tokens["input_ids"], tokenizer, problem_type)
+        _warn_of_truncation(split, tokens["input_ids"], tokenizer, problem_type)
     padding = Padding.of(tokenizer, **head.padding)
     return TokenDataset({**tokens, **labels, **columns}, padding)
 
 
-def _say_cut(
+def _warn_of_truncation(
     split: Split, ids: Sequence[Sized], tokenizer: PreTrainedTokenizerBase, problem_type: str
 ) -> None:
-    """Log a warning of texts that are longer than the longest input, before they are learned."""
+    """Log a warning before training on texts that are longer than the longest input."""
     longest, encode = longest_input(tokenizer), PROBLEMS[problem_type].encoder(tokenizer)
     full = [
         example
         for example, own in zip(split.examples, ids, strict=True)
-        if len(own) >= longest  # no other was cut
+        if len(own) >= longest  # no other text was truncated
     ]
     cut = [count - longest for count in encode.counts(full) if count > longest] if full else []
     if cut:
@@ -232,10 +233,11 @@ def _say_cut(
 def usual_length(
     tasks: Sequence[Task], tokenizer: PreTrainedTokenizerBase, windows: str | None = None
 ) -> int:
-    """Return the longest input that suits the training texts of tasks, within the tokenizer's.
+    """Return a suitable longest input for the training texts of tasks, within the tokenizer's
+    limit.
 
     It is the 99th percentile of their tokens, the largest of several tasks, rounded up to a
-    multiple of 8; 128 at least. Of texts that are read in windows it is WINDOW_TOKENS, or that of
+    multiple of 8 and at least 128. For texts read in windows it is WINDOW_TOKENS, or the window of
     their kind of problem.
     """
     if own := [task.problem.window for task in tasks if task.problem.window]:
@@ -256,16 +258,16 @@ def cut_at(
     config: PretrainedConfig,
     windows: str | None = None,
 ) -> PreTrainedTokenizerBase:
-    """Return a copy of a tokenizer that truncates texts to so many tokens.
+    """Return a copy of a tokenizer that truncates texts to `max_length` tokens.
 
     Args:
-        tokenizer: of a model.
-        max_length: tokens of a text, or of a window.
-        config: of the model.
-        windows: a name of WINDOW_POOLINGS, by which longer texts are read in windows instead.
+        tokenizer: tokenizer of a model.
+        max_length: tokens per text, or per window.
+        config: config of the model.
+        windows: name in WINDOW_POOLINGS, to read longer texts in windows instead.
 
     Raises:
-        ConfigError: the model of this config has fewer positions, or the tokenizer cuts no windows.
+        ConfigError: the model has fewer positions, or the tokenizer supports no windows.
     """
     check_positions(max_length, config)
     tokenizer = copy.deepcopy(tokenizer)
@@ -282,7 +284,7 @@ def cut_at(
 
 
 def length_findings(task: Task, tokenizer: PreTrainedTokenizerBase) -> LengthFindings:
-    """Return how many texts of a task are longer than a tokenizer's longest input."""
+    """Return how many texts of a task exceed a tokenizer's longest input."""
     longest = longest_input(tokenizer)
 
     def lengths(split: Split) -> TextLengths:

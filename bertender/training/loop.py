@@ -1,10 +1,10 @@
-"""The one training path: pre-training, fine-tuning and distilling differ in model and objective.
+"""The shared training path: pre-training, fine-tuning and distilling differ in model and objective.
 
     examples (TokenDataset) + model + Objective + TrainingConfig -> train() -> TrainingReport
 
-The loop is the Trainer of transformers, so devices, mixed precision, `accelerate launch` and
-resuming are its work. Ours are the batches (length-bucketed, laid out for the whole run) and
-the objective (a function of model and batch that returns named parts of the loss).
+The loop is the Trainer of transformers, which handles devices, mixed precision, `accelerate launch`
+and resuming. Our part is the batches (length-bucketed, planned for the whole run) and the objective
+(a function of model and batch that returns named terms of the loss).
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ from bertender.training.optimizers import (
     Rates,
     learn_numbers,
     pace,
-    say_default_rate,
     split_by_rate,
+    warn_of_default_rate,
 )
 from bertender.training.steps import AccumulatingTrainer, LossParts, Objective, Steps, limits_of
 
@@ -61,7 +61,7 @@ Value = TypeVar("Value")
 
 LOG_EVERY = 50
 SCHEDULERS = {"linear": "linear", "constant": "constant_with_warmup"}
-"""Our names of schedules, and those of the Trainer."""
+"""Our names of schedules, and the Trainer's."""
 
 
 def train(
@@ -77,26 +77,27 @@ def train(
     rates: Rates = NO_RATES,
     keeping: Keeping = LAST_EPOCH,
 ) -> TrainingReport:
-    """Train `model` in place; resume from the last checkpoint that an interrupted run left.
+    """Train `model` in place, resuming from the last checkpoint of an interrupted run.
 
-    The end is a checkpoint too: a gate may refuse the model, and what does not shape it may change.
+    There is a checkpoint at the end too: a gate may refuse the model, and settings that do not
+    affect training may then change.
 
     Args:
-        model: any module that the objective can run.
+        model: module that the objective can run.
         examples: tokenised training examples.
         objective: the loss.
         config: length, pace and precision.
         work: directory of the checkpoints, from `work_directory`.
         description: text of the progress bar.
         at_epoch_end: scores the model on held-out data; must draw no random numbers.
-        steps: end after so many, with the schedule of the learning rate; None for all epochs.
-        rates: parts of the model that learn at a rate of their own.
+        steps: end after this many, keeping the learning rate schedule; None for all epochs.
+        rates: parts of the model with their own learning rate.
         keeping: which epoch to keep, by the scores of `at_epoch_end`.
 
     Raises:
-        TrainingError: the loss, or a weight in the end, is not a number any more.
+        TrainingError: the loss, or a weight at the end, is not a number.
     """
-    say_default_rate(config)
+    warn_of_default_rate(config)
     keep_freed_memory()
     arguments = _trainer_arguments(config, work)
     plan = planned(examples, config, arguments.world_size)
@@ -121,18 +122,18 @@ def train(
             f"after {description}, weight {name} is not a finite number. Try a lower "
             f"learning_rate than {config.learning_rate}, or precision fp32."
         )
-    for wrapped in ("forward", "_original_forward"):  # by accelerate, to compute in bf16
+    for wrapped in ("forward", "_original_forward"):  # set by accelerate to compute in bf16
         vars(model).pop(wrapped, None)
     if is_main_process():
         labels = examples.columns.get("labels", ())
-        # a teacher alone labels the others
+        # only a teacher labels the other texts
         unread = () if any(map(is_labelled, labels)) else ("hard",)
         warn_of_idle_losses(report, description, unread)
     return report
 
 
 def _keep_best(model: nn.Module, report: TrainingReport, progress: _Progress) -> None:
-    """Put the weights of the best epoch into the model, and say in the report which it is."""
+    """Load the weights of the best epoch into the model, and name that epoch in the report."""
     count, best = from_main_process(
         (len(report.epochs), best_epoch(report.epochs) if report.epochs else 0)
     )
@@ -150,7 +151,7 @@ def _keep_best(model: nn.Module, report: TrainingReport, progress: _Progress) ->
 def planned(
     examples: TokenDataset, config: TrainingConfig, processes: int | None = None
 ) -> BatchPlan:
-    """Return the batches of a whole run, over the processes of a distributed one."""
+    """Return the batches of a whole run, for all processes of a distributed run."""
     processes = processes or int(os.environ.get("WORLD_SIZE", "1"))
     order = BATCH_ORDERS[config.batches]
     return plan_batches(
@@ -168,7 +169,7 @@ class PlannedTrainer(AccumulatingTrainer):
     """The Trainer of transformers over a BatchPlan, minimising an Objective.
 
     Raises:
-        TrainingError: by `train`, when the loss is not a number any more.
+        TrainingError: raised by `train` when the loss is not a number.
     """
 
     def __init__(
@@ -218,13 +219,13 @@ class PlannedTrainer(AccumulatingTrainer):
         return Steps(self.plan, self.examples, self.config, *processes).loader()
 
     def log_losses(self, step: int, parts: LossParts) -> None:
-        """Write the loss of a step into the history, in some steps.
+        """Write the loss into the history in some of the steps.
 
         Raises:
-            TrainingError: it is not a number.
+            TrainingError: the loss is not a number.
         """
         is_logged = step % LOG_EVERY == 0 or step + 1 == len(self.plan)
-        # the loss is read in these steps alone, because a GPU must be waited for
+        # the loss is read only in these steps, since reading it waits for a GPU
         if is_logged or (step + 1) % self.args.save_steps == 0:
             values = {name: round(float(part), 6) for name, part in parts.items()}
             if not all(map(math.isfinite, values.values())):
@@ -236,16 +237,16 @@ class PlannedTrainer(AccumulatingTrainer):
                 self._history().append({"step": step, "parts": values})
 
     def floating_point_ops(self, inputs: Any) -> int:
-        """Return 0: nobody reads the Trainer's estimate, which knows no batches in parts."""
+        """Return 0: the Trainer's estimate is not used, and does not support batches in parts."""
         return 0
 
     def _history(self) -> list[dict[str, Any]]:
-        """Return the Trainer's log, which its checkpoints keep."""
+        """Return the Trainer's log, which is saved in its checkpoints."""
         history: list[dict[str, Any]] = self.state.log_history
         return history
 
     def report(self, samples: int, seconds: float) -> TrainingReport:
-        """Return what the run did, the part before an interruption included."""
+        """Return the record of the run, including the part before an interruption."""
         return TrainingReport(
             steps=self.state.global_step,
             losses=[entry["parts"] for entry in self._history() if "parts" in entry],
@@ -256,7 +257,7 @@ class PlannedTrainer(AccumulatingTrainer):
 
 
 def from_main_process(value: Value) -> Value:
-    """Return what the first process of a distributed run has; of one process, its own."""
+    """Return the value of the first process in a distributed run; else the given value."""
     if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
         return value
     values = [value]
@@ -265,7 +266,7 @@ def from_main_process(value: Value) -> Value:
 
 
 class _Progress(TrainerCallback):
-    """Moves the bar, scores the model at the end of each epoch, and saves the best and the end."""
+    """Moves the bar, scores the model after each epoch, and saves the best epoch and the end."""
 
     def __init__(
         self,
@@ -309,24 +310,24 @@ class _Progress(TrainerCallback):
         state.log_history.append({"epoch": epoch, "scores": scores})
         logger.info("epoch %d: %s", epoch, scores)
         self.bar.note("  ".join(f"{name} {value:.3f}" for name, value in scores.items()))
-        at_end = state.global_step == len(self.plan)  # whose weights the model has
+        at_end = state.global_step == len(self.plan)  # the model has the weights of this epoch
         best = self.keeping.best and best_epoch(scores_in(state.log_history)) == epoch
         if best and not at_end:
             with replacing(self.weights_of(epoch)) as draft:
                 save_weights(model, draft)
-            # those before it may go: a run that is resumed from before them scores them again
+            # earlier ones may go: a run resumed from before them scores them again
             for earlier in range(1, epoch):
                 self.weights_of(earlier).unlink(missing_ok=True)
 
     def weights_of(self, epoch: int) -> Path:
-        """Return the file of the weights of an epoch that is the best so far."""
+        """Return the weights file of an epoch that is the best so far."""
         return self.work / f"best-{epoch}.safetensors"
 
 
 def _trainer_arguments(config: TrainingConfig, work: Path) -> TrainingArguments:
-    """Return the Trainer's arguments for a config; its checkpoints go to `work`."""
+    """Return the Trainer's arguments for a config; its checkpoints are written to `work`."""
     use_bf16 = computes_in_bf16(config)
-    # TrainingArguments only ever sets it, so a run in fp32 would inherit bf16 from one before
+    # TrainingArguments only ever sets it, so an fp32 run would inherit bf16 from a previous run
     os.environ["ACCELERATE_MIXED_PRECISION"] = "bf16" if use_bf16 else "no"
     arguments = TrainingArguments(
         output_dir=str(work),
@@ -339,24 +340,24 @@ def _trainer_arguments(config: TrainingConfig, work: Path) -> TrainingArguments:
         save_strategy="steps",
         save_steps=config.checkpoint_steps,
         logging_strategy="no",
-        logging_nan_inf_filter=False,  # it waits for a GPU in each step
+        logging_nan_inf_filter=False,  # else it waits for a GPU in each step
         report_to=[],
         disable_tqdm=True,
         remove_unused_columns=False,
         ddp_find_unused_parameters=True,
         dataloader_pin_memory=torch.cuda.is_available(),
     )
-    # one process, one device, as the plan lays it out: more GPUs are for `accelerate launch`
+    # one process, one device, as planned: use `accelerate launch` for more GPUs
     arguments._n_gpu = min(arguments.n_gpu, 1)
     return arguments
 
 
 @dataclass
 class TrainingReport:
-    """Record of a run: the loss as it fell, and the scores at the end of each epoch.
+    """Record of a run: the loss during training, and the scores after each epoch.
 
-    Samples and seconds are those since the run began or was resumed, scoring left out; two runs
-    that differ in them alone are equal.
+    Samples and seconds count from the start or the resuming of the run, without scoring; they are
+    ignored when reports are compared.
     """
 
     steps: int
@@ -365,11 +366,11 @@ class TrainingReport:
     samples: int = field(default=0, compare=False)
     seconds: float = field(default=0.0, compare=False)
     kept_epoch: int | None = None
-    """From 1, the epoch whose weights are kept; None where that is the last, however it scores."""
+    """Number of the epoch whose weights are kept, from 1; None for the last in any case."""
 
     @property
     def kept(self) -> dict[str, float]:
-        """The scores of the epoch that is kept."""
+        """The scores of the kept epoch."""
         return self.epochs[(self.kept_epoch or len(self.epochs)) - 1]
 
 
@@ -377,7 +378,7 @@ def training_findings(reports: Mapping[str, TrainingReport], **more: Any) -> Tra
     """Return the findings of a run for its artifact's card.
 
     Args:
-        reports: of each phase by its name, in turn.
+        reports: report of each phase by its name, in order.
         more: other fields of TrainingFindings.
     """
     *earlier, last = reports.values()
@@ -396,9 +397,9 @@ def training_findings(reports: Mapping[str, TrainingReport], **more: Any) -> Tra
 
 
 def warn_of_idle_losses(report: TrainingReport, description: str, unread: Sequence[str]) -> None:
-    """Log a warning of a loss that never moved, or a part that was 0 throughout.
+    """Log a warning for a loss that never changed, or a term that was always 0.
 
-    A divergence from a teacher is 0 where there is nothing to learn from it.
+    A divergence from a teacher is 0 if there is nothing to learn from it.
     """
     first, *later = report.losses or [{}]
     if later and all(losses == first for losses in later):
@@ -425,13 +426,13 @@ def scores_in(history: Sequence[Mapping[str, Any]]) -> list[dict[str, float]]:
 
 
 def best_epoch(epochs: Sequence[Mapping[str, float]]) -> int:
-    """Return the epoch, from 1, with the best mean of its scores; the first of equals."""
+    """Return the epoch, from 1, with the best mean score; the first in a tie."""
     means = [math.fsum(scores.values()) / len(scores) for scores in epochs]
     return 1 + means.index(max(means))
 
 
 def has_ended(epochs: Sequence[Mapping[str, float]], keeping: Keeping) -> bool:
-    """Return whether the last epochs were too many that scored no more than the one before."""
+    """Return whether too many of the last epochs had no better score."""
     if keeping.patience is None or not epochs:
         return False
     return len(epochs) - best_epoch(epochs) >= keeping.patience

@@ -1,4 +1,4 @@
-"""Optimizers besides the Trainer's AdamW, and learning rates of their own for parts of a model."""
+"""Optimizers besides the Trainer's AdamW, and separate learning rates for parts of a model."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Lamb(Optimizer):
         groups: parameters, or groups of them.
         lr: learning rate.
         betas: decays of the means of the gradient and of its square.
-        eps: is added to the root of the latter.
+        eps: added to the root of the latter.
         weight_decay: lambda.
     """
 
@@ -46,7 +46,7 @@ class Lamb(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        """Move all weights that have a gradient."""
+        """Update all weights that have a gradient."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -74,20 +74,20 @@ class Lamb(Optimizer):
 
 
 def trust_ratio(weight: torch.Tensor, update: torch.Tensor) -> torch.Tensor:
-    """Return the norm of a weight over that of its update; 1 where one of them is 0."""
+    """Return the norm of a weight over that of its update; 1 if one of them is 0."""
     size, change = weight.norm(), update.norm()
     return torch.where((size > 0) & (change > 0), size / change, torch.ones_like(size))
 
 
 OPTIMIZERS: Mapping[str, type[Lamb]] = {"lamb": Lamb}
-"""By the names of `TrainingConfig.optimizer`; AdamW is the Trainer's own."""
+"""Optimizers by the names of `TrainingConfig.optimizer`; AdamW is the Trainer's own."""
 
 
-def say_default_rate(config: TrainingConfig) -> None:
-    """Log a warning where LAMB trains at the default learning rate, which is AdamW's.
+def warn_of_default_rate(config: TrainingConfig) -> None:
+    """Log a warning if LAMB trains at the default learning rate, which is for AdamW.
 
-    Weights of a transformer are mostly of some hundredths, and so are the trust ratios: a matrix
-    would hardly move.
+    Weights of a transformer are mostly around some hundredths, and so are the trust ratios: a
+    matrix would hardly change.
     """
     if config.optimizer in OPTIMIZERS and not config.is_explicit("learning_rate"):
         logger.warning(
@@ -99,17 +99,17 @@ def say_default_rate(config: TrainingConfig) -> None:
 
 
 Rates = Mapping[str, Callable[[float], float]]
-"""How the names of a part's parameters begin -> a function of the share of the steps that have
-passed, 0 to 1, to the factor of the learning rate. What is in no part learns at the rate itself."""
+"""Prefix of a part's parameter names -> factor of the learning rate, as a function of the share of
+steps done, 0 to 1. Other parameters have the normal rate."""
 NO_RATES: Rates = {}
 
 
 def learn_numbers(optimizer: torch.optim.Optimizer, model: nn.Module, spread: float) -> None:
-    """Let the layer that gives numbers learn in their unit.
+    """Let the layer that outputs numbers learn in their unit.
 
-    AdamW moves each weight by about the learning rate, whatever the loss. A layer whose output is
-    `spread` times as large learns alike where it moves by `spread` times that, and its weights
-    decay by as much as before.
+    AdamW changes each weight by about the learning rate, whatever the loss. A layer whose output is
+    `spread` times as large learns equally fast if its weights change by `spread` times that; their
+    decay is kept.
     """
     layer = output_layer(model, 1)
     own = [] if layer is None else [*layer.parameters()]
@@ -123,7 +123,7 @@ def learn_numbers(optimizer: torch.optim.Optimizer, model: nn.Module, spread: fl
 
 
 def split_by_rate(optimizer: torch.optim.Optimizer, model: nn.Module, rates: Rates) -> None:
-    """Give the parameters of each part groups of their own, named by `part`, before any step."""
+    """Give the parameters of each part their own groups, named by `part`, before any step."""
     part_of = {
         parameter: part
         for name, parameter in model.named_parameters()
@@ -139,7 +139,7 @@ def split_by_rate(optimizer: torch.optim.Optimizer, model: nn.Module, rates: Rat
 
 
 def pace(scheduler: LambdaLR, optimizer: torch.optim.Optimizer, rates: Rates, steps: int) -> None:
-    """Multiply the schedule of each group by its part's factor, in a run of some steps."""
+    """Multiply the schedule of each group by its part's factor, in a run of `steps` steps."""
 
     def product(
         schedule: Callable[[int], float], factor: Callable[[float], float]

@@ -1,8 +1,8 @@
-"""Steps of a training: the objective, the batch in parts that fit the memory, and its gradient.
+"""Training steps: the objective, the batch in parts that fit the memory, and its gradient.
 
-A step's batch is planned `accumulation` times as large as `batch_size` and `tokens_per_batch` say,
-and cut into parts that keep to them. The gradient is that of the whole batch, whatever the parts
-hold: each mean is over the batch, not over a part (`bertender.training.heads.divisor`).
+A step's batch is `accumulation` times as large as `batch_size` and `tokens_per_batch` say, and is
+cut into parts within these limits. The gradient is that of the whole batch, however it is cut: each
+mean is over the batch, not over a part (`bertender.training.heads.divisor`).
 """
 
 from __future__ import annotations
@@ -31,40 +31,41 @@ class Objective(Protocol):
     """The loss that a training run minimises."""
 
     def __call__(self, model: nn.Module, batch: TensorBatch, step: int) -> LossParts:
-        """Return the named, weighted parts of the loss (scalars); their sum is minimised.
+        """Return the named, weighted terms of the loss (scalars); their sum is minimised.
 
-        Anything random must be drawn from the seed and `step`, so that a resumed run repeats it.
+        Random numbers must be drawn from the seed and `step`, so that a resumed run repeats them.
         """
         ...
 
 
 class RepeatedObjective(ABC):
-    """An objective of several losses of a batch, each of which depends on the gradient before."""
+    """An objective with several losses per batch, each of which depends on the previous
+    gradient."""
 
     @abstractmethod
     def __call__(self, model: nn.Module, batch: TensorBatch, step: int) -> LossParts:
-        """Return a loss with the same means, whose counts alone are read."""
+        """Return a loss with the same means; only their counts are used."""
 
     @abstractmethod
     def turns(self, model: nn.Module, batch: TensorBatch, step: int) -> Iterator[LossParts]:
-        """Yield the losses, whose sum is minimised; the gradient of each is there after it."""
+        """Yield the losses, whose sum is minimised; after each, its gradient has been computed."""
 
 
 def limits_of(config: TrainingConfig, processes: int, times: int = 1) -> BatchLimits:
-    """Return the limits of a batch of all processes, or of one so many times as large."""
+    """Return the limits of a batch over all processes, or of one `times` as large."""
     several = processes * times
     return BatchLimits(config.batch_size * several, config.tokens_per_batch * several, processes)
 
 
 class Steps(Dataset[list[TensorBatch]]):
-    """The steps of a run: the batch of each, in parts.
+    """The steps of a run: each step's batch, in parts.
 
     Args:
-        plan: the batches, of all processes.
-        examples: those that the plan's numbers are of.
+        plan: batches over all processes.
+        examples: examples that the plan's numbers refer to.
         config: limits of a part.
-        process: the number of this process.
-        processes: how many there are; each has the same number of parts.
+        process: number of this process.
+        processes: number of processes; each has the same number of parts.
     """
 
     def __init__(
@@ -94,7 +95,7 @@ class Steps(Dataset[list[TensorBatch]]):
         ]
 
     def loader(self) -> DataLoader[Any]:
-        """Return what yields the steps in order."""
+        """Return a loader of the steps, in order."""
         return DataLoader(
             self, batch_sampler=[[step] for step in range(len(self))], collate_fn=_own
         )
@@ -109,16 +110,16 @@ class AccumulatingTrainer(SafeCheckpoints):
     """A Trainer whose step is the gradient of an Objective over a batch in parts.
 
     Args:
-        objective: is minimised.
+        objective: objective to minimise.
         no_dropout: train in evaluation mode; see `switch_off_dropout`.
-        settings: of the Trainer.
+        settings: settings of the Trainer.
     """
 
     def __init__(self, objective: Objective, no_dropout: bool, **settings: Any) -> None:
         super().__init__(**settings)
         self.minimised = objective
         self.takes_one_mean: bool | None = None
-        """Whether the loss is one mean; None before that is known."""
+        """Whether the loss is one mean; None until the first batch."""
         self.no_dropout = no_dropout
 
     def log_losses(self, step: int, parts: LossParts) -> None:
@@ -130,9 +131,10 @@ class AccumulatingTrainer(SafeCheckpoints):
     ) -> torch.Tensor:
         """Compute the gradient of a step's batch, a list of parts, and return its loss.
 
-        The gradient is that of the whole batch: each mean is divided by the count of all parts.
-        That is known after the last part, and a gradient of one mean is divided then. Where a loss
-        has several means, their counts are taken beforehand, by a run without gradients.
+        The gradient is that of the whole batch: each mean is divided by the count over all parts.
+        The count is known after the last part, so the gradient of a single mean is divided
+        then. If a loss has several means, their counts are taken beforehand, in a run without
+        gradients.
         """
         batches = [self._prepare_inputs(dict(batch)) for batch in inputs]
         in_turn = len(batches) > 1
@@ -164,17 +166,17 @@ class AccumulatingTrainer(SafeCheckpoints):
     def _gradient(
         self, model: nn.Module, batch: TensorBatch, part: Part, parts: int | None
     ) -> tuple[torch.Tensor, LossParts]:
-        """Add the gradient of a part of a batch to that of the others.
+        """Add the gradient of a part of a batch to that of the other parts.
 
         Args:
             model: in training mode.
             batch: the part.
-            part: its place, and what its means are divided by.
-            parts: how many there are, which count alike; None where each weighs as much as the one
-                mean of its loss counts.
+            part: its index, and the divisors of its means.
+            parts: number of parts, which have equal weights; None if each is weighted by the count
+                of the loss's single mean.
 
         Returns:
-            What the part weighs, and its losses by that.
+            The part's weight, and its losses weighted by it.
         """
         turns = self._turns(model, batch)
         values: dict[str, torch.Tensor] = {}
@@ -202,15 +204,15 @@ class AccumulatingTrainer(SafeCheckpoints):
             yield self.minimised(model, batch, step)
 
     def _takes_one_mean(self, model: nn.Module, batch: TensorBatch) -> bool:
-        """Return whether the loss is one mean; it is found out on the first batch."""
+        """Return whether the loss is one mean, determined on the first batch."""
         if self.takes_one_mean is None:
             self.takes_one_mean = len(self._counts(model, 0, batch)) == 1
         return self.takes_one_mean
 
     @torch.no_grad()
     def _counts(self, model: nn.Module, number: int, batch: TensorBatch) -> list[torch.Tensor]:
-        """Return over how many tokens or rows of a part each mean of the loss is taken."""
-        model.eval()  # so that what is learned from a batch without gradients is learned once
+        """Return the number of tokens or rows in each mean of a part's loss."""
+        model.eval()  # so that state updated in training is updated once
         cuda = [torch.cuda.current_device()] if torch.cuda.is_available() else []
         with (
             torch.random.fork_rng(cuda),
@@ -223,16 +225,17 @@ class AccumulatingTrainer(SafeCheckpoints):
 
 
 SHORT_TOKENS = 128
-"""Up to about this length, on a CPU, the gradient of torch's flash attention takes longer than that
-of plain products and a softmax."""
+"""Up to about this length on a CPU, the gradient of torch's flash attention is slower than that of
+plain products and a softmax."""
 
 
 def switch_off_dropout(model: nn.Module) -> None:
     """Put every module that may drop values into evaluation mode.
 
-    Attention drops values by a function, according to its own mode, so that is all modules but two
-    kinds: those in which the mode decides something else, which set `differs_in_training`, and
-    torch's recurrent layers, whose gradient a GPU computes in training mode alone.
+    Attention drops values by a function according to its own mode, so this includes all modules
+    except two kinds: those in which the mode affects something else, which set
+    `differs_in_training`, and torch's recurrent layers, whose gradient a GPU computes only in
+    training mode.
     """
     for part in model.modules():
         if not (isinstance(part, nn.RNNBase) or getattr(part, "differs_in_training", False)):
@@ -240,11 +243,11 @@ def switch_off_dropout(model: nn.Module) -> None:
 
 
 def attention_of(batch: TensorBatch) -> AbstractContextManager[None]:
-    """Return a context in which torch leaves out flash attention if a batch's texts are short.
+    """Return a context without flash attention if a batch's texts are short.
 
-    Flash attention saves the memory of a matrix a head, tokens x tokens, which is little for these.
-    On a CPU torch does not choose it anyway where attention has dropout, and models that compute
-    attention themselves never do.
+    Flash attention saves the memory of a matrix per head, tokens x tokens, which is small for short
+    texts. On a CPU torch does not choose it anyway if attention has dropout, and models that
+    compute attention themselves never do.
     """
     tokens = batch["input_ids"]
     if tokens.device.type == "cpu" and tokens.shape[-1] <= SHORT_TOKENS:

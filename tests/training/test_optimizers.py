@@ -10,7 +10,7 @@ import torch
 from bertender.training.config import TrainingConfig
 from bertender.training.examples import TensorBatch
 from bertender.training.loop import train
-from bertender.training.optimizers import Lamb, say_default_rate
+from bertender.training.optimizers import Lamb, warn_of_default_rate
 from bertender.training.steps import LossParts
 from distill.finetuning.finetune import label_objective
 from tests.training.runs import CONFIG, classification
@@ -92,5 +92,5 @@ def test_a_killed_run_goes_on_to_the_same_weights(tmp_path: Path) -> None:
 def test_the_default_rate_of_another_optimizer_is_said(
     config: TrainingConfig, warned: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    say_default_rate(config)
+    warn_of_default_rate(config)
     assert ["optimizer lamb" in line for line in caplog.messages] == [True] * warned

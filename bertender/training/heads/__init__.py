@@ -1,4 +1,4 @@
-"""HEADS: the PyTorch side of each kind of problem: its head, its token columns and its losses."""
+"""HEADS: the PyTorch side of each kind of problem: head, token columns and losses."""
 
 from __future__ import annotations
 

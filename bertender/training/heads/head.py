@@ -1,7 +1,7 @@
-"""Head: what all kinds of problem have of the head of a model, of its losses and its columns.
+"""Head: the common part of all kinds of model heads, with their losses and columns.
 
-Losses are those with labels, softened, and of logits themselves. PyTorch is imported in the
-functions: methods and their settings name losses without loading it.
+Losses are with labels, softened, or on the logits. PyTorch is imported in the functions, so that
+methods and their settings can name losses without loading it.
 """
 
 from __future__ import annotations
@@ -33,33 +33,33 @@ if TYPE_CHECKING:
 
 
 LEAST_WEIGHT = 1e-9
-"""Of all labels of a batch together; less is none."""
+"""Smallest sum of label weights in a batch; less counts as none."""
 
 
 @dataclass
 class Part:
-    """A part of a step's batch: that of a process, or one of several that are run in turn."""
+    """A part of a step's batch: that of a process, or one of several run in sequence."""
 
     number: int = 0
-    """Its place among those that a process runs in turn."""
+    """Its index among the parts that a process runs in sequence."""
     in_turn: bool = False
-    """Whether there are several of these."""
+    """Whether there are several such parts."""
     averages: Sequence[torch.Tensor] = ()
-    """Divisors of the sums of the means, in the order of the means: average counts of the parts
+    """Divisors for the sums in the means, in the order of the means: average counts over the parts
     of a batch. Without them, each sum is divided by the part's own count."""
     counts: list[torch.Tensor] = field(default_factory=list)
-    """Of the means that were taken of this part, in order."""
+    """Counts of the means taken over this part, in order."""
 
 
 PART: ContextVar[Part | None] = ContextVar("PART", default=None)
-"""The part of a batch that losses are computed on now."""
+"""The part of a batch for which losses are being computed."""
 
 
 @contextmanager
 def parts_of_a_batch(part: Part | None = None) -> Iterator[Part]:
-    """Take the means of losses over all parts of a step's batch, of which this is one.
+    """Take the means of losses in the block over all parts of a step's batch, given one part.
 
-    Every process must compute the same losses in it.
+    Every process must compute the same losses in the block.
     """
     own = part or Part()
     token = PART.set(own)
@@ -70,18 +70,18 @@ def parts_of_a_batch(part: Part | None = None) -> Iterator[Part]:
 
 
 def divisor(count: torch.Tensor) -> torch.Tensor:
-    """Return what the sum of a loss is divided by for a mean over so many tokens or rows, at least
-    LEAST_WEIGHT.
+    """Return the divisor for the mean of a loss over `count` tokens or rows, at least LEAST_WEIGHT.
 
-    In a distributed run it is the average count of a process: the gradients of the processes are
-    averaged, and are then those of the mean over the whole batch. A mean of each process would
-    weigh tokens by how few others its own part has. The same holds for parts that are run in turn.
+    In a distributed run it is the average count over processes: the gradients of the processes are
+    averaged, and so equal those of the mean over the whole batch. With a mean per process, a
+    token's weight would depend on how few others its part has. The same holds for parts run in
+    sequence.
     """
     import torch
 
     if (part := PART.get()) is not None:
         if torch.distributed.is_available() and torch.distributed.is_initialized():
-            count = count.detach().float()  # a copy of integers, and of floats by the division
+            count = count.detach().float()  # copies integers; the division copies floats
             count = count / torch.distributed.get_world_size()
             torch.distributed.all_reduce(count)
         part.counts.append(count.detach())
@@ -91,11 +91,11 @@ def divisor(count: torch.Tensor) -> torch.Tensor:
 
 
 def mean_of_rows(values: torch.Tensor, weights: torch.Tensor | None = None) -> torch.Tensor:
-    """Return the mean of one value a row, over all parts of a step's batch.
+    """Return the mean of one value per row, over all parts of a step's batch.
 
     Args:
-        values: of the rows.
-        weights: of the rows; None where all count alike.
+        values: values of the rows.
+        weights: weights of the rows; None for equal weights.
     """
     if weights is None:
         return values.sum() / divisor(values.new_tensor(float(values.numel())))
@@ -104,12 +104,12 @@ def mean_of_rows(values: torch.Tensor, weights: torch.Tensor | None = None) -> t
 
 @dataclass(frozen=True)
 class LabelLoss:
-    """How a loss with labels counts them."""
+    """Weights and smoothing of labels in a loss."""
 
     weights: tuple[float, ...] = ()
-    """Of each label; none where all weigh the same."""
+    """Weight of each label; empty for equal weights."""
     smoothing: float = 0.0
-    """Share of the true label that is spread over all (Szegedy et al. 2016, arXiv 1512.00567,
+    """Share of the true label to spread over all labels (Szegedy et al. 2016, arXiv 1512.00567,
     section 7)."""
 
 
@@ -125,8 +125,8 @@ def hard_labels(
 ) -> torch.Tensor:
     """Cross-entropy of the logits (batch, labels) with the true labels (batch).
 
-    In tagging, (batch, seq, labels) with (batch, seq). Examples or tokens without a label
-    (NO_LABEL) are left out; 0 where a batch has none. With weights, the mean is a weighted one.
+    For tagging, (batch, seq, labels) with (batch, seq). Examples or tokens without a label
+    (NO_LABEL) are left out; 0 if a batch has no labels. With weights, the mean is weighted.
     """
     from torch.nn import functional
 
@@ -161,7 +161,7 @@ def soft_labels(
         student_logits: (batch, labels).
         teacher_logits: (batch, labels).
         temperature: above 0; larger is softer.
-        weights: (batch,), by how much each row counts; None where all count alike.
+        weights: (batch,), weight of each row; None for equal weights.
     """
     from torch.nn import functional
 
@@ -187,18 +187,19 @@ def logit_mse(
     Args:
         student_logits: (batch, labels).
         teacher_logits: (batch, labels).
-        weights: (batch,), by how much each row counts; None where all count alike.
+        weights: (batch,), weight of each row; None for equal weights.
     """
     distances = (precise(student_logits) - precise(teacher_logits.detach())).square().mean(-1)
     return mean_of_rows(distances, weights)
 
 
 def averaged_distributions(logits: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Return logits (rows, classes) of the mean distribution; those of one stay as they are.
+    """Return logits (rows, classes) of the mean distribution; those of one model are unchanged.
 
-    A distribution leaves the level of its logits open, and its logarithm lies at another one in
-    each text. Their level, the mean over the classes, is made that of the teachers' logits, so that
-    a student may be brought to the logits themselves: teachers that agree give their own.
+    A distribution does not determine the level of its logits, and its logarithm has a different
+    level for each text. The level, the mean over classes, is set to that of the teachers' logits,
+    so that a student can be trained on the logits themselves: teachers that agree keep their
+    logits.
     """
     import torch
 
@@ -211,42 +212,43 @@ def averaged_distributions(logits: Sequence[torch.Tensor]) -> torch.Tensor:
 
 
 SPREAD = "spread"
-"""A column: the standard deviation of the numbers to learn, the unit of their losses."""
+"""Column: standard deviation of the target numbers, the unit of their losses."""
 ROWS = "rows"
-"""A column: how many token rows an example has, where it may have several. They are below one
-another in its token columns, and in those of a batch."""
+"""Column: number of token rows of an example, if it may have several. They are concatenated in its
+token columns, and in those of a batch."""
 POOLING = "pooling"
-"""A column: how the logits of a text's windows are joined, by its place among WINDOW_POOLINGS."""
+"""Column: how the logits of a text's windows are pooled, as an index in WINDOW_POOLINGS."""
 WEIGHT = "weight"
-"""A column: how much an example counts in what is learned of the teacher, where they differ."""
+"""Column: weight of an example in learning from the teacher, if weights differ."""
 PREDICTING = "predicting"
-"""A token column: 1 at each token with logits of its own. Where words have labels, it is the first
-of each word; of a question and its context, the first of all and those of the context."""
+"""Token column: 1 at each token with its own logits. If words have labels, these are the first
+token of each word; for a question and its context, the first token and those of the context."""
 
 
 EXAMPLES_AT_ONCE = 256
-"""Of those that are tokenised together."""
+"""Examples to tokenise together."""
 
 Columns = dict[str, Sequence[Any]]
 
 
 class Head(ABC):
-    """The head of a kind of problem, and its losses.
+    """The head for a kind of problem, and its losses.
 
-    The methods with a body here are those of a softmax over labels.
+    The methods implemented here are those of a softmax over labels.
     """
 
     problem: str
-    """The row of PROBLEMS."""
+    """Its row of PROBLEMS."""
     padding: Mapping[str, int] = {}
-    """Of the columns of labels that have a value for each token."""
+    """Padding values of label columns with a value for each token."""
     learns_classes: bool = False
-    """Whether the loss with the labels is over classes, which `label_loss` may weigh and smooth."""
+    """Whether the loss with the labels is over classes, which `label_loss` may weight and
+    smooth."""
     label_loss: LabelLoss = LabelLoss()
     several_rows: bool = False
     """Whether an example may have several token rows."""
     softens: bool = True
-    """Whether a temperature softens what it outputs: a distribution."""
+    """Whether its output is a distribution, which a temperature softens."""
 
     @property
     def per_token(self) -> bool:
@@ -264,24 +266,24 @@ class Head(ABC):
     def tokenize(
         self, split: Split, tokenizer: PreTrainedTokenizerBase
     ) -> tuple[Mapping[str, Any], Columns]:
-        """Return the tokens of labelled examples, and the columns of labels next to them."""
+        """Return the tokens of labelled examples, and their label columns."""
 
     def columns(self, targets: Sequence[Any]) -> Columns:
-        """Return the columns of labels that have one value an example."""
+        """Return the label columns with one value per example."""
         return {"labels": targets}
 
     def known_targets(self, targets: Sequence[Any], logits: Callable[[], Any]) -> Sequence[Any]:
-        """Return targets, with what a teacher says of the training texts where nobody has labelled
-        any and their size must be known.
+        """Return targets, with the teacher's outputs on the training texts if none is labelled and
+        the size of targets must be known.
 
         Args:
-            targets: of the training texts.
-            logits: returns those of the teacher on them.
+            targets: targets of the training texts.
+            logits: returns the teacher's logits on them.
         """
         return targets
 
     def spreads(self, targets: Sequence[Any]) -> Mapping[str, float]:
-        """Return the units of the losses of numbers, by column; see SPREAD."""
+        """Return the units of losses of numbers, by column; see SPREAD."""
         return {}
 
     def begin(  # noqa: B027 - most heads are ready
@@ -290,36 +292,36 @@ class Head(ABC):
         targets: Sequence[Any],
         source: torch.nn.Module | None = None,
     ) -> None:
-        """Prepare a head that is about to be trained for the first time.
+        """Prepare a head before its first training.
 
         Args:
-            model: a classifier of this kind.
-            targets: those to learn.
-            source: what the model starts from; None for itself.
+            model: classifier of this kind.
+            targets: targets to learn.
+            source: model that the weights are from; None for itself.
         """
 
     def logits(self, output: Any, batch: TensorBatch) -> torch.Tensor:
-        """Return the logits of the examples of a batch, given the model's output on it."""
+        """Return the logits for the examples of a batch, given the model's output."""
         return self.joined(output.logits, batch)
 
     def joined(self, logits: torch.Tensor, batch: TensorBatch) -> torch.Tensor:
-        """Return the logits of the examples of a batch, given those of its token rows."""
+        """Return the logits for the examples of a batch, given those of its token rows."""
         return logits
 
     def of_examples(self, cached: torch.Tensor) -> torch.Tensor:
-        """Return the logits of examples, given those of a teacher as they are cached: where an
-        example has several token rows, (examples, rows, outputs)."""
+        """Return the logits for examples, given a teacher's cached logits: if an example has
+        several token rows, (examples, rows, outputs)."""
         return cached
 
     def hard_loss(self, logits: torch.Tensor, batch: TensorBatch) -> torch.Tensor:
-        """Return the loss with the labels; texts and words without one are left out."""
+        """Return the loss with the labels, without unlabelled texts and words."""
         return hard_labels(logits, batch["labels"], self.label_loss)
 
     def configured(self, config: TaskTrainingConfig, task: Task) -> Self:
-        """Return the head with the loss that a config asks for.
+        """Return the head with the loss configured in the settings.
 
         Raises:
-            ConfigError: the loss of this kind has no classes to weigh or to smooth.
+            ConfigError: the loss of this kind has no classes to weight or smooth.
         """
         if not config.changes_labels:
             return self
@@ -334,17 +336,16 @@ class Head(ABC):
         return head
 
     def balanced(self, task: Task) -> tuple[float, ...]:
-        """Return a weight for each label, so that all have the same sum over the training texts;
-        1 for one that none of these has."""
+        """Return a weight for each label, so that all have the same sum over the training texts; 1
+        for labels that do not occur."""
         counts = label_counts(task)
         occurring = sum(count > 0 for count in counts)
         return tuple(sum(counts) / (occurring * count) if count else 1.0 for count in counts)
 
     def predicted(self, logits: torch.Tensor, batch: TensorBatch) -> torch.Tensor:
-        """Return a row for each prediction, (rows, classes).
+        """Return one row per prediction, (rows, classes).
 
-        A prediction is drawn from the softmax of its row: what a student learns from, and what is
-        summed.
+        A row has the logits of a prediction's distribution, which students learn from.
         """
         return logits
 
@@ -359,23 +360,23 @@ class Head(ABC):
         """Return the distance from the teacher's predictions.
 
         Args:
-            student, teacher: logits of the two models, of the examples of a batch.
-            batch: that they are of.
+            student, teacher: logits of the two models for the examples of a batch.
+            batch: the batch.
             temperature: above 0; larger is softer.
-            divergence: of distributions (rows, classes), their temperature and, where the rows
-                differ in it, their weight; by default `soft_labels`.
+            divergence: function of distributions (rows, classes), their temperature and, if rows
+                have weights, their weights; by default `soft_labels`.
         """
         ours, theirs = (self.predicted(each, batch) for each in (student, teacher))
         return (divergence or soft_labels)(ours, theirs, temperature, *row_weights(batch, ours))
 
     def averaged(self, logits: Sequence[torch.Tensor]) -> torch.Tensor:
         """Return the logits (examples, labels) of the mean prediction of several models; those of
-        one stay as they are."""
+        one model are unchanged."""
         return averaged_distributions(logits)
 
     def entropy(self, logits: torch.Tensor) -> torch.Tensor:
         """Return the mean entropy of each example's predictions, (examples,), as a share of the
-        highest: 1 where all classes are as likely."""
+        maximum: 1 if all classes are equally likely."""
         chances = self.predicted(logits, {}).double().log_softmax(-1)
         entropy = -(chances.exp() * chances).sum(-1) / math.log(chances.shape[-1])
         return entropy.view(len(logits), -1).mean(-1)
@@ -383,18 +384,18 @@ class Head(ABC):
     def logit_loss(
         self, student: torch.Tensor, teacher: torch.Tensor, batch: TensorBatch
     ) -> torch.Tensor:
-        """Return the distance from the teacher's logits as they are, with nothing to soften."""
+        """Return the distance from the teacher's logits, without softening."""
         ours, theirs = (self.predicted(each, batch) for each in (student, teacher))
         return logit_mse(ours, theirs, *row_weights(batch, ours))
 
     def summed_loss(self, model: torch.nn.Module, batch: TensorBatch) -> torch.Tensor:
-        """Return the sum of the losses of all predictions, each of which keeps its own gradient."""
+        """Return the sum of the losses of all predictions, so that each has its own gradient."""
         logits = self.logits(model(**model_inputs(model, batch)), batch)
         return self.hard_loss(logits, batch) * len(self.predicted(logits, batch))
 
 
 def row_weights(batch: TensorBatch, rows: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """Return the weight of each of an example's rows; nothing where all examples count alike."""
+    """Return the weight of each of the examples' rows; None for equal weights."""
     if WEIGHT not in batch:
         return ()
     weights = batch[WEIGHT]
@@ -404,8 +405,8 @@ def row_weights(batch: TensorBatch, rows: torch.Tensor) -> tuple[torch.Tensor, .
 def token_rows(
     encode: Encode, examples: Sequence[Example]
 ) -> tuple[Mapping[str, Sequence[Any]], list[int]]:
-    """Return token columns with a list of rows an example, as an endpoint has them, and how many
-    rows each example has."""
+    """Return token columns with a list of rows per example, as at an endpoint, and each example's
+    number of rows."""
     columns: dict[str, list[Any]] = {}
     counts: list[int] = []
     for some in batched(examples, EXAMPLES_AT_ONCE):
@@ -419,7 +420,7 @@ def token_rows(
 
 
 def label_counts(task: Task) -> list[int]:
-    """Return how often each label is there in the training texts, of words in words."""
+    """Return how often each label occurs in the training texts; for tags, counted in words."""
     targets = (target for target in task.train.label_ids if is_labelled(target))
     counts = Counter(number for target in targets for number in task.problem.labels_of(target))
     return [counts[number] for number in range(len(task.labels))]

@@ -1,4 +1,4 @@
-"""The head of numbers, which learn in the unit of their own spread."""
+"""The head for numbers, learned in units of their spread."""
 
 from __future__ import annotations
 
@@ -28,14 +28,15 @@ if TYPE_CHECKING:
 
 
 SPREADS_OF_LOGITS = 0.1, 10.0
-"""Least and most standard deviation of numbers that learn well at the rate of logits."""
+"""Smallest and largest standard deviation of numbers that learn well at the rate of logits."""
 MOST_SPREADS = 25
-"""From 0 to the mean of such numbers: bfloat16 has 8 bits, a tenth of a spread at this size."""
+"""Largest mean of such numbers, in spreads; at this size, the 8 bits of bfloat16 resolve a tenth of
+a spread."""
 
 
 class NumberHead(TextHead):
-    """A number. Losses are in standard deviations of the numbers to learn, so that prices weigh as
-    much as similarities do."""
+    """A number. Losses are in standard deviations of the target numbers, so that prices have the
+    same weight as similarities."""
 
     problem = REGRESSION.name
     softens = False
@@ -82,9 +83,9 @@ class NumberHead(TextHead):
         temperature: float,
         divergence: Divergence | None = None,
     ) -> torch.Tensor:
-        """Return the mean squared distance: a number is no distribution, and nothing is softened.
+        """Return the mean squared distance: a number is not a distribution, so nothing is softened.
 
-        A softmax over one number is 1, and a divergence of it always 0.
+        The softmax over one number is 1, so any divergence would be 0.
         """
         distances = self._distances(student, teacher.detach(), batch)
         return mean_of_rows(distances, *row_weights(batch, distances))
@@ -102,16 +103,15 @@ def begin_numbers(
     outputs: int,
     source: torch.nn.Module | None,
 ) -> None:
-    """Let a new head give numbers about the mean, as far from it as those to learn.
+    """Initialise a new head so that its numbers vary about the targets' mean by their spread.
 
-    A head that the model has from its source and that has learned, whose bias is not 0 any more,
-    keeps its weights.
+    A trained head from the model's source, recognised by a bias other than 0, keeps its weights.
 
     Args:
-        model: a classifier.
-        targets: those to learn, by the place of the number among the outputs.
-        outputs: of the model.
-        source: what it starts from; None for itself.
+        model: classifier.
+        targets: target numbers, by index of the output.
+        outputs: number of the model's outputs.
+        source: model that the weights are from; None for itself.
     """
     import torch
 
@@ -128,14 +128,14 @@ def begin_numbers(
 
 
 def check_size(numbers: Sequence[float], name: str) -> None:
-    """Raise ConfigError for numbers that cannot be learned beside logits.
+    """Raise ConfigError for numbers that cannot be learned next to logits.
 
-    A number is a row of the layer that gives the logits of other heads too. The rows learn at one
-    rate, and compute in bfloat16 where the others do.
+    A number is a row of the layer that also computes the logits of other heads. The rows have one
+    learning rate, and all compute in bfloat16 or none.
 
     Args:
-        numbers: those to learn.
-        name: of their head.
+        numbers: target numbers.
+        name: name of their head.
     """
     if not numbers:
         raise ConfigError(
@@ -153,13 +153,13 @@ def check_size(numbers: Sequence[float], name: str) -> None:
 
 
 def spread_of(numbers: Sequence[float]) -> float:
-    """Return the standard deviation of those that are known, or 1 where they do not differ."""
+    """Return the standard deviation of the known numbers, or 1 if they are all equal."""
     known = [number for number in numbers if is_labelled(number)]
     return (float(np.std(known)) if known else 0.0) or 1.0
 
 
 def output_layer(model: torch.nn.Module, outputs: int) -> torch.nn.Linear | None:
-    """Return the layer that gives a classifier's logits: the last with so many outputs."""
+    """Return the layer that computes a classifier's logits: the last with this many outputs."""
     import torch
 
     layers = [each for each in model.modules() if isinstance(each, torch.nn.Linear)]
@@ -168,9 +168,9 @@ def output_layer(model: torch.nn.Module, outputs: int) -> torch.nn.Linear | None
 
 @contextmanager
 def exact_numbers(model: torch.nn.Module) -> Iterator[None]:
-    """Let the layer that gives numbers compute in float32, where others compute in bfloat16.
+    """Let the layer that outputs numbers compute in float32 when others compute in bfloat16.
 
-    bfloat16 has 8 bits: of numbers about 2000, steps of 8, however little they differ.
+    bfloat16 has 8 bits: numbers near 2000 have steps of 8, however little they differ.
     """
     import torch
 
@@ -189,5 +189,5 @@ def exact_numbers(model: torch.nn.Module) -> Iterator[None]:
         yield
     finally:
         del vars(layer)["forward"]
-        if outer is not None:  # it was exact before
+        if outer is not None:  # was exact before
             vars(layer)["forward"] = outer

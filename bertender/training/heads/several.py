@@ -1,4 +1,4 @@
-"""The head of several kinds of problems that share an encoder: the heads of all, side by side."""
+"""The head for several kinds of problems that share an encoder: all their heads, side by side."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ if TYPE_CHECKING:
 
     from bertender.training.heads.head import Divergence, TensorBatch
 
-OF_ALL = frozenset((PREDICTING, ROWS, POOLING))
-"""Columns that are not a head's own."""
+SHARED_COLUMNS = frozenset((PREDICTING, ROWS, POOLING))
+"""Columns that are not specific to a head."""
 
 
 class SeveralHead(Head):
-    """Each head's loss is its own, on its labels alone, and the mean of all is learned (MT-DNN, Liu
+    """Each head has its own loss on its own labels, and the mean of all is minimised (MT-DNN, Liu
     et al. 2019, arXiv 1901.11504, algorithm 1, where a batch has the labels of one task).
 
     Args:
-        kind: of the problem.
-        heads: the head of each kind by its name.
+        kind: kind of problem.
+        heads: head of each kind by its name.
     """
 
     def __init__(self, kind: SeveralHeads, heads: Mapping[str, Head]) -> None:
@@ -42,7 +42,7 @@ class SeveralHead(Head):
         self.learns_classes = any(head.learns_classes for head in heads.values())
         self.softens = any(head.softens for head in heads.values())
         self.padding = {
-            column if column in OF_ALL else _column(name, column): value
+            column if column in SHARED_COLUMNS else _column(name, column): value
             for name, head in heads.items()
             for column, value in head.padding.items()
         }
@@ -63,13 +63,13 @@ class SeveralHead(Head):
         base = self.kind.base_name
         tokens, of_base = self.heads[base].tokenize(Split(split.examples, targets[base]), tokenizer)
         columns: dict[str, Sequence[Any]] = {
-            # whether an example has a label of any head
+            # whether an example has a label for any head
             "labels": [0 if is_labelled(target) else NO_LABEL for target in split.label_ids]
         }
         for name, head in self.heads.items():
             own = of_base if name == base else head.columns(targets[name])
             for column, values in own.items():
-                columns[column if column in OF_ALL else _column(name, column)] = values
+                columns[column if column in SHARED_COLUMNS else _column(name, column)] = values
         if self.per_token:  # heads of texts read the first token
             columns[PREDICTING] = [[1, *row[1:]] for row in columns[PREDICTING]]
         return tokens, columns
@@ -85,7 +85,7 @@ class SeveralHead(Head):
         return tuple(map(HeadTargets, zip(*columns, strict=True)))
 
     def _of_head(self, name: str, logits: Callable[[], Any]) -> torch.Tensor:
-        """Return the logits of one head of texts on all texts, given those of all heads."""
+        """Return the logits of one head on all texts, given those of all heads."""
         import torch
 
         found, own = logits(), self.kind.slices[name]
@@ -173,10 +173,11 @@ class SeveralHead(Head):
         return torch.cat([*own], dim=-1)
 
     def side_by_side(self, logits: Mapping[str, Any]) -> Any:
-        """Return the logits of all heads, given those of models of one head each.
+        """Return the logits of all heads, given those of models with one head each.
 
         Args:
-            logits: by head, (texts, labels); of the one that labels words (seq, labels) each text.
+            logits: by head, (texts, labels); for the head that labels words, (seq, labels) per
+                text.
         """
         import torch
 
@@ -194,7 +195,7 @@ class SeveralHead(Head):
     def entropy(self, logits: torch.Tensor) -> torch.Tensor:
         import torch
 
-        # a number is sure of nothing
+        # numbers have no certainty
         own = [head.entropy(own) for _, head, own in self._split(logits) if head.softens]
         return torch.stack(own).mean(0)
 
@@ -207,7 +208,7 @@ class SeveralHead(Head):
         return total
 
     def _mean(self, loss: Callable[..., torch.Tensor], *logits: torch.Tensor) -> torch.Tensor:
-        """Return the mean of a loss over heads, given the logits of one model or of two."""
+        """Return the mean of a loss over heads, given the logits of one or two models."""
         import torch
 
         losses = [
@@ -224,7 +225,7 @@ class SeveralHead(Head):
             yield name, head, own[:, 0] if first_alone else own
 
     def _batch(self, name: str, batch: TensorBatch) -> TensorBatch:
-        """Return a batch with the columns of one head under their own names."""
+        """Return a batch with the columns of one head under their original names."""
         end = _column(name, "")
         own = {
             column.removesuffix(end): values

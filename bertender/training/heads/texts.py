@@ -1,4 +1,4 @@
-"""Heads of one row of logits for each text: labels, one of several answers, scores of passages."""
+"""Heads with one row of logits per text: labels, choices, scores of passages."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ if TYPE_CHECKING:
     from bertender.training.heads.head import Divergence, TensorBatch
 
 
-NO_MORE = -1
-"""Instead of a label beyond the last of a set."""
+LABEL_PADDING = -1
+"""Padding after the last label of a set."""
 
 
 class TextHead(Head):
-    """One row of logits for each text or pair of texts."""
+    """One row of logits per text or pair of texts."""
 
     def tokenize(
         self, split: Split, tokenizer: PreTrainedTokenizerBase
@@ -50,19 +50,21 @@ class TextHead(Head):
         return tokens, self.columns(split.label_ids)
 
     def joined(self, logits: torch.Tensor, batch: TensorBatch) -> torch.Tensor:
-        """Return one row for each text; those of its windows are pooled, unless a teacher's are."""
+        """Return one row per text, pooled over its windows unless the logits are a teacher's pooled
+        ones."""
         if POOLING not in batch or len(logits) == len(batch[ROWS]):
             return logits
         return pooled_rows(logits, batch[ROWS].tolist(), int(batch[POOLING][0]))
 
 
 def pooled_rows(logits: torch.Tensor, counts: Sequence[int], pooling: int) -> torch.Tensor:
-    """Return the logits of texts, given those of all their windows and how many each has.
+    """Return the logits of texts, given those of all their windows and each text's number of
+    windows.
 
     Args:
         logits: (rows, labels).
-        counts: rows of each text.
-        pooling: a value of the column POOLING.
+        counts: number of rows of each text.
+        pooling: value of the column POOLING.
     """
     import torch
 
@@ -74,7 +76,7 @@ def pooled_rows(logits: torch.Tensor, counts: Sequence[int], pooling: int) -> to
 def _in_windows(
     split: Split, tokenizer: PreTrainedTokenizerBase, pooling: str, columns: Columns
 ) -> tuple[Columns, Columns]:
-    """Return the tokens of the windows of texts, and the columns next to them."""
+    """Return the tokens of the windows of texts, and their other columns."""
     encode = TokenizeTextWindows(tokenizer)
     windows = encode.windows(split.examples)
     tokens = {
@@ -97,18 +99,18 @@ class LabelHead(TextHead):
 
 
 class SetHead(TextHead):
-    """Any number of labels, each there or not by a probability of its own.
+    """Any number of labels, each with its own probability.
 
-    A prediction is of a label, and drawn from two classes: a softmax over 0 and a logit is the
-    logit's sigmoid, so that all that learns distributions learns these.
+    A prediction is for one label, a distribution over two classes: the softmax over 0 and a logit
+    is the logit's sigmoid, so that all losses on distributions apply.
     """
 
     problem = MULTI_LABEL.name
     learns_classes = True
-    padding: Mapping[str, int] = {"labels": NO_MORE}
+    padding: Mapping[str, int] = {"labels": LABEL_PADDING}
 
     def columns(self, targets: Sequence[Sequence[int]]) -> Columns:
-        return {"labels": [list(target) or [NO_MORE] for target in targets]}
+        return {"labels": [list(target) or [LABEL_PADDING] for target in targets]}
 
     def hard_loss(self, logits: torch.Tensor, batch: TensorBatch) -> torch.Tensor:
         """Return the binary cross-entropy with the labels, the mean over texts and labels."""
@@ -129,8 +131,8 @@ class SetHead(TextHead):
         return (losses.mean(-1) * known).sum() / divisor(known.sum().float())
 
     def balanced(self, task: Task) -> tuple[float, ...]:
-        """Return the weight of each label where it is there, so that it has the same sum as where
-        it is not; 1 for one that no training text has."""
+        """Return the weight of each label in texts that have it, so that these have the same sum as
+        the other texts; 1 for labels that do not occur."""
         texts = sum(map(is_labelled, task.train.label_ids))
         return tuple((texts - count) / count if count else 1.0 for count in label_counts(task))
 
@@ -147,11 +149,12 @@ class SetHead(TextHead):
 
 
 class ChoiceHead(LabelHead):
-    """One of several choices, each a token row with a score: a softmax over those of a question."""
+    """One of several choices, each a token row with a score: a softmax over a question's
+    choices."""
 
     problem = MULTIPLE_CHOICE.name
     several_rows = True
-    learns_classes = False  # no place is rare because of what stands there
+    learns_classes = False  # choices have no classes
 
     def tokenize(
         self, split: Split, tokenizer: PreTrainedTokenizerBase
@@ -167,18 +170,18 @@ class ChoiceHead(LabelHead):
         return cached.squeeze(-1)
 
     def averaged(self, logits: Sequence[torch.Tensor]) -> torch.Tensor:
-        """Return the mean of logits (examples, choices), or of cached ones, as they are shaped."""
+        """Return the mean of logits (examples, choices), or of cached ones, in their shape."""
         return averaged_distributions([each.flatten(1) for each in logits]).view_as(logits[0])
 
 
 IMPOSSIBLE = -1e4
-"""A score of a passage that is not there: its probability is 0."""
+"""Score of a missing passage: its probability is 0."""
 
 
 class RankingHead(Head):
-    """A score for each passage of a query, one token row each.
+    """A score for each passage of a query, with one token row each.
 
-    Logits are the scores of all rows of a batch, (rows, 1); ROWS says how many each query has.
+    Logits are the scores of all rows of a batch, (rows, 1); ROWS has the number of each query.
     """
 
     problem = RANKING.name
@@ -188,7 +191,7 @@ class RankingHead(Head):
     def tokenize(
         self, split: Split, tokenizer: PreTrainedTokenizerBase
     ) -> tuple[Mapping[str, Sequence[Any]], Columns]:
-        """Return the tokens of each pair, and the relevance of each as a row of its own."""
+        """Return the tokens of each pair, and its relevance as a row of its own."""
         tokens, counts = token_rows(RANKING.encoder(tokenizer), split.examples)
         labels = [[[relevance] for relevance in target] for target in split.label_ids]
         return tokens, {"labels": labels, ROWS: counts}
@@ -197,13 +200,14 @@ class RankingHead(Head):
         """Return the cross-entropy of the softmax over a query's passages with its relevances,
         divided by their sum; the mean over queries with a relevant passage.
 
-        It is ListNet's loss (Cao et al. 2007), with the relevances themselves as the true
-        distribution. For binary ones it bounds MRR and NDCG (Bruch et al. 2019), and rerankers that
-        learn from groups with one relevant passage minimise it (Gao et al. 2021, arXiv 2101.08751).
+        This is ListNet's loss (Cao et al. 2007), with the relevances themselves as the true
+        distribution. For binary relevances it bounds MRR and NDCG (Bruch et al. 2019), and
+        rerankers trained on groups with one relevant passage minimise it (Gao et al. 2021, arXiv
+        2101.08751).
         """
         relevances = _by_query(batch["labels"].to(logits.device), batch, fill=0.0)
         sums = relevances.sum(1)
-        known = sums > 0  # nobody has labelled the others: their sum is NaN
+        known = sums > 0  # unlabelled queries have a NaN sum
         shares = relevances[known] / sums[known, None]
         chances = self.predicted(logits, batch)[known].log_softmax(-1)
         return -(shares * chances).sum() / divisor(known.sum().float())
@@ -223,10 +227,10 @@ class RankingHead(Head):
         """Margin-MSE (Hofstätter et al. 2020, arXiv 2010.02666, equation 3): the mean squared
         difference of the student's and the teacher's margins between two passages of a query.
 
-        It is taken over all two passages, where the paper has a relevant and another one; the mean
-        over queries of several. With d the differences of the scores, the mean of (d_i - d_j)^2
-        over all i != j is twice the variance of d with n - 1 in its denominator. A margin is no
-        distribution, and nothing is softened.
+        The mean is over all pairs of passages, while the paper has a relevant and another one; for
+        several queries, it is their mean. With d the differences of the scores, the mean of (d_i -
+        d_j)^2 over all i != j is twice the variance of d with n - 1 in its denominator. A margin is
+        not a distribution, so nothing is softened.
         """
         apart = precise(student) - precise(teacher.detach())
         counts = batch[ROWS].to(apart.device)
@@ -242,7 +246,7 @@ class RankingHead(Head):
         return self.soft_loss(student, teacher, batch, 1.0)
 
     def averaged(self, logits: Sequence[Any]) -> Any:
-        """Return the mean of scores: of tensors, or of cached ones, a tensor for each query."""
+        """Return the mean of scores: of tensors, or of cached scores, one tensor per query."""
         if len(logits) == 1:
             return logits[0]
         if not isinstance(logits[0], tuple):
@@ -251,7 +255,7 @@ class RankingHead(Head):
 
 
 def _by_query(values: torch.Tensor, batch: TensorBatch, fill: float) -> torch.Tensor:
-    """Return values of the rows of a batch, (rows, 1), as (queries, most passages)."""
+    """Return values for the rows of a batch, (rows, 1), as (queries, most passages)."""
     from torch.nn.utils.rnn import pad_sequence
 
     own = values.squeeze(-1).split(batch[ROWS].tolist())

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from bertender.training.heads.head import TensorBatch
 
 IMPOSSIBLE = -1e4
-"""A logit of what cannot be: its probability is 0."""
+"""Logit of an impossible class: its probability is 0."""
 
 
 class TagHead(Head):
@@ -55,9 +55,9 @@ class TagHead(Head):
 
 
 class AnswerHead(Head):
-    """Where an answer starts and where it ends: each is one of the tokens of a window.
+    """Start and end of an answer: each is one of the tokens of a window.
 
-    A window without the answer has both at its first token. Each window is an example of its own.
+    In a window without the answer, both are the first token. Each window is an example of its own.
     """
 
     problem = QUESTION_ANSWERING.name
@@ -83,11 +83,11 @@ class AnswerHead(Head):
         }
 
     def hard_loss(self, logits: torch.Tensor, batch: TensorBatch) -> torch.Tensor:
-        """Return the cross-entropy with start and end, the mean of both and over windows."""
+        """Return the cross-entropy with start and end, the mean over both and over windows."""
         return hard_labels(self.predicted(logits, batch), batch["labels"].flatten())
 
     def predicted(self, logits: torch.Tensor, batch: TensorBatch) -> torch.Tensor:
-        """Return start and end of each window below one another, (2 windows, seq)."""
+        """Return start and end of each window as rows, (2 windows, seq)."""
         others = ~batch[PREDICTING].bool()[..., None]
-        # finite: 0 times it is 0
+        # finite, so that 0 times it is 0
         return precise(logits).masked_fill(others, IMPOSSIBLE).transpose(1, 2).flatten(0, 1)

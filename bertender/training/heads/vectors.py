@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 
 class VectorHead(Head):
-    """A vector, learned by the cosines of pairs of texts, in each of its first PARTS alike, so that
-    it can be cut (Kusupati et al. 2022, arXiv 2205.13147)."""
+    """A vector, learned by the cosines of pairs of texts, for each of its PARTS, so that it can be
+    truncated (Kusupati et al. 2022, arXiv 2205.13147)."""
 
     problem = SENTENCE_EMBEDDING.name
     several_rows = True
@@ -31,7 +31,7 @@ class VectorHead(Head):
     def tokenize(
         self, split: Split, tokenizer: PreTrainedTokenizerBase
     ) -> tuple[Mapping[str, Sequence[Any]], Columns]:
-        """Return the tokens of each text, a list of rows for each example."""
+        """Return the tokens of each text, a list of rows per example."""
         counts = [len(example) for example in split.examples]
         longest = longest_input(tokenizer)
         texts = [*chain(*split.examples)]
@@ -49,12 +49,12 @@ class VectorHead(Head):
         targets: Sequence[float],
         source: torch.nn.Module | None = None,
     ) -> None:
-        """Make vectors as the source does."""
+        """Let the model make vectors in the same way as its source."""
         if source is not None and hasattr(source, "vector"):
             model.vector = source.vector
 
     def averaged(self, logits: Sequence[Any]) -> Any:
-        """Return the vectors of one model; those of several have directions of their own."""
+        """Return the vectors of one model; several models have no common directions."""
         (own,) = logits
         return own
 
@@ -62,7 +62,7 @@ class VectorHead(Head):
         """Return the head.
 
         Raises:
-            ConfigError: a batch has one pair, whose loss would be 0; or is read in parts.
+            ConfigError: a batch has one pair, whose loss would be 0; or is run in parts.
         """
         if config.accumulation > 1 and len(task.train.labelled):
             raise ConfigError(
@@ -78,9 +78,9 @@ class VectorHead(Head):
         return super().configured(config, task)
 
     def hard_loss(self, logits: torch.Tensor, batch: TensorBatch) -> torch.Tensor:
-        """Return the loss of the pairs of a batch; texts alone have none.
+        """Return the loss on the pairs of a batch; single texts have none.
 
-        That of pairs with numbers is `ordered_cosines`, and that of pairs without `in_batch`.
+        The loss is `ordered_cosines` for pairs with similarities, else `in_batch`.
 
         Args:
             logits: vectors (rows, dimensions).
@@ -114,9 +114,9 @@ class VectorHead(Head):
     ) -> torch.Tensor:
         """Return the distance from the teacher's vectors, of all texts.
 
-        Of vectors as wide it is the squared distance of the two (Reimers and Gurevych 2020, arXiv
-        2004.09813), which is twice one minus their cosine. Else it is that of their cosines with
-        the other texts of the batch (Tung and Mori 2019, arXiv 1907.09682).
+        For vectors of the same width it is their squared distance (Reimers and Gurevych 2020, arXiv
+        2004.09813), which is twice one minus their cosine. Else it is the squared distance of their
+        cosines with the other texts of the batch (Tung and Mori 2019, arXiv 1907.09682).
         """
         from torch.nn import functional
 
@@ -140,9 +140,9 @@ class VectorHead(Head):
 
 
 PARTS = (1, 2, 4, 8)
-"""Fractions of a vector that are learned alike: a vector of 384 may be cut to 192, 96 and 48."""
+"""Fractions of a vector to learn: a vector of 384 may be truncated to 192, 96 and 48."""
 SCALE = 20.0
-"""Of cosines in losses: the inverse of a temperature of 0.05."""
+"""Scale of cosines in losses: the inverse of a temperature of 0.05."""
 
 
 def prefixes(vectors: torch.Tensor) -> Iterator[torch.Tensor]:
@@ -156,11 +156,11 @@ def prefixes(vectors: torch.Tensor) -> Iterator[torch.Tensor]:
 
 
 def ordered_cosines(cosines: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-    """CoSENT: the loss of cosines (pairs) whose order is not that of their scores (pairs).
+    """CoSENT: penalise cosines (pairs) whose order differs from that of their scores (pairs).
 
     log(1 + sum of exp(SCALE (lower - higher))), over all two pairs of which one has the higher
     score (Su 2022; the cosine objective of Li and Li 2023, arXiv 2309.12871). Only the order of
-    scores counts, so that they may be of any unit, as Spearman's correlation has it.
+    scores counts, as in Spearman's correlation, so that they may have any unit.
     """
     import torch
 
@@ -172,8 +172,8 @@ def ordered_cosines(cosines: torch.Tensor, scores: torch.Tensor) -> torch.Tensor
 def in_batch(first: torch.Tensor, second: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
     """Cross-entropy of each pair's second text among those of the batch, by cosines.
 
-    Henderson et al. 2017 (arXiv 1705.00652), section 4.4. An equal text of another pair is no
-    wrong answer, and left out.
+    Henderson et al. 2017 (arXiv 1705.00652), section 4.4. An equal text of another pair is not a
+    wrong answer, and is left out.
 
     Args:
         first, second: vectors (pairs, dimensions) of length 1.
