@@ -1,8 +1,8 @@
-"""The Python functions of bertender: paths or objects go in, artifacts or records come out.
+"""The Python functions of bertender, from paths or objects to artifacts or records.
 
-Each runs the stage of its name with the settings of its command: a config of the stage, keywords,
-or both; an unknown setting is refused as there. What takes seconds to load is imported inside of
-the functions: `classify` only asks.
+Each function runs the stage of the same name with the settings of its command: a config, keywords,
+or both; unknown settings are errors, as in the command. Slow imports are inside the functions,
+since `classify` needs none of them.
 """
 
 from __future__ import annotations
@@ -57,13 +57,13 @@ def load_task(task: str | None = None, /, **settings: Any) -> Task:
     """Load a task: its texts, its labels and its metric.
 
     Args:
-        task: a name from `bertender tasks`; none for files of your own.
-        settings: the options that the commands have for the task, such as `train`, `dev`,
-            `text_column`, `select` and `max_train`.
+        task: a name from `bertender tasks`; none for your own files.
+        settings: the commands' options for the task, such as `train`, `dev`, `text_column`,
+            `select` and `max_train`.
 
     Raises:
-        UnknownNameError: `bertender tasks` does not list it.
-        DataError: a file is wrong; its row and column are named.
+        UnknownNameError: `bertender tasks` does not list the name.
+        DataError: a file is wrong; the message names row and column.
 
     Example:
         task = bertender.load_task(train="train.csv", dev="dev.csv")
@@ -84,19 +84,20 @@ def import_model(
     pooling: PoolingName | None = None,
     force: bool = False,
 ) -> Artifact:
-    """Write a finished model from elsewhere as an artifact.
+    """Write a model that was trained elsewhere as an artifact.
 
-    Every function takes such a model as it is; this writes it once, with the names of its labels
-    and the data to judge it by.
+    Every function takes such a model directly; importing writes it once, with its label names and
+    the data to evaluate it on.
 
     Args:
         source: a folder that `save_pretrained` wrote, a folder or file of ONNX with its tokenizer,
             or a hub's NAME or NAME@REVISION.
-        task: a name or the settings of `load_task`, whose labels become the model's; `dev` alone
-            will do. Of a model with one output, `problem_type` says what that is for.
-        out: where the artifact goes.
+        task: a name or the settings of `load_task`, whose labels become the model's; `dev`
+            alone is enough. If the model has one output, `problem_type` defines its meaning.
+        out: directory of the artifact.
         labels: names of the labels in the order of the logits; by default those of config.json.
-        pooling: `mean`, `cls` or `lasttoken`: let an encoder without a head give vectors of texts.
+        pooling: `mean`, `cls` or `lasttoken`, to make an encoder without a head output text
+            vectors.
         force: replace a finished artifact there.
 
     Raises:
@@ -130,7 +131,7 @@ def import_model(
 
 
 def _with_columns(artifact: Artifact, settings: Mapping[str, Any]) -> Artifact:
-    """Return a model without data with the columns of its texts: two, where it reads pairs."""
+    """Return a model without data with its text columns: two if it reads pairs."""
     if unread := settings.keys() - {"text_column", "pair_column", "problem_type"}:
         raise ConfigError(
             f"{', '.join(sorted(unread))}: for data, and none are named. Give --dev FILE besides, "
@@ -154,9 +155,9 @@ def pretrain(
     """Pre-train a small encoder on plain text.
 
     Args:
-        corpus: a file or folder of plain text, or what else `bertender pretrain --corpus` takes.
+        corpus: a file or folder of plain text, or another value of `bertender pretrain --corpus`.
         config: settings of the stage, as an object.
-        out: where the artifact goes.
+        out: directory of the artifact.
         force: replace a finished artifact there.
         settings: the options of `bertender pretrain`.
 
@@ -178,10 +179,10 @@ def distill_general(
     """Distil an encoder into a smaller one on plain text, before any task.
 
     Args:
-        teacher: an artifact, a folder of an encoder or its name.
-        corpus: as in `pretrain`.
+        teacher: an artifact, an encoder's folder or its name.
+        corpus: corpus as for `pretrain`.
         config: settings of the stage, as an object.
-        out: where the artifact goes.
+        out: directory of the artifact.
         force: replace a finished artifact there.
         settings: the options of `bertender distill-general`.
 
@@ -205,7 +206,7 @@ def finetune(
     Args:
         task: a name, a `Task`, or the settings of `load_task`.
         config: settings of the stage, as an object.
-        out: where the artifact goes.
+        out: directory of the artifact.
         force: replace a finished artifact there.
         settings: the options of `bertender finetune`; `teacher` is the encoder to start from.
 
@@ -229,11 +230,11 @@ def distill(
     """Train a smaller student on a teacher's outputs.
 
     Args:
-        teacher: the artifact to learn from; or a data file with its probabilities or labels.
-        task: a name, a `Task`, or the settings of `load_task`; by default the teacher's task. Of a
-            file, a held-out file with true labels is enough: `{"dev": "dev.csv"}`.
+        teacher: the artifact to learn from, or a data file with probabilities or labels.
+        task: a name, a `Task`, or the settings of `load_task`; by default the teacher's task. For a
+            data file, a held-out file with true labels is enough: `{"dev": "dev.csv"}`.
         config: settings of the stage, as an object.
-        out: where the artifact goes.
+        out: directory of the artifact.
         force: replace a finished artifact there.
         settings: the options of `bertender distill`.
 
@@ -257,9 +258,9 @@ def prune(
 
     Args:
         artifact: the classifier to prune.
-        task: as in `distill`.
+        task: task as for `distill`.
         config: settings of the stage, as an object.
-        out: where the artifact goes.
+        out: directory of the artifact.
         force: replace a finished artifact there.
         settings: the options of `bertender prune`.
 
@@ -278,18 +279,18 @@ def export(
     force: bool = False,
     **settings: Any,
 ) -> Artifact:
-    """Write a model as ONNX, and prove that it predicts the same.
+    """Write a model as ONNX, and check that it predicts the same.
 
     Args:
         artifact: the classifier to export.
-        task: as in `distill`; the parity check reads its texts.
+        task: task as for `distill`; the parity check reads its texts.
         config: settings of the stage, as an object.
-        out: where the artifact goes.
+        out: directory of the artifact.
         force: replace a finished artifact there.
         settings: the options of `bertender export`.
 
     Raises:
-        ParityError: the graph does not predict as the model does; nothing is written.
+        ParityError: the graph's predictions differ from the model's; nothing is written.
 
     Example:
         onnx = bertender.export("runs/student", out="runs/onnx")
@@ -309,10 +310,10 @@ def quantize(
     """Quantize a model to 8 bits or fewer, and check it against the float model.
 
     Args:
-        artifact: what `export` has written; for schemes that train, the classifier itself.
-        task: as in `distill`; settings are chosen on its texts.
+        artifact: an artifact of `export`; for schemes that train, the classifier itself.
+        task: task as for `distill`; settings are chosen on its texts.
         config: settings of the stage, as an object.
-        out: where the artifact goes.
+        out: directory of the artifact.
         force: replace a finished artifact there.
         settings: the options of `bertender quantize`.
 
@@ -334,19 +335,19 @@ def bundle(
     force: bool = False,
     **settings: Any,
 ) -> Artifact:
-    """Write a model in the layout that another program opens, checked there.
+    """Write a model in the layout of another program, and check it there.
 
     Args:
         artifact: the graph to bundle; a torch classifier is exported first.
-        task: as in `distill`; the check reads its texts.
+        task: task as for `distill`; the check reads its texts.
         config: settings of the stage, as an object.
-        out: where the bundle goes.
+        out: directory of the bundle.
         force: replace a finished artifact there.
         settings: the options of `bertender bundle`.
 
     Raises:
-        ModelError: the program has no kernels, or no place, for what the artifact is.
-        ParityError: the bundle does not answer as the artifact does; nothing is written.
+        ModelError: the program has no kernels for the artifact, or no support for its kind.
+        ParityError: the bundle's predictions differ from the artifact's; nothing is written.
 
     Example:
         folder = bertender.bundle("runs/onnx", out="runs/page", to="browser")
@@ -363,13 +364,14 @@ def calibrate(
     force: bool = False,
     **settings: Any,
 ) -> Artifact:
-    """Write a copy of a model whose probabilities are right as often as they say.
+    """Write a copy of a model with calibrated probabilities.
 
     Args:
         artifact: a model of labels, sets of labels, tags or choices.
-        task: as in `distill`; its validation texts calibrate, and its held-out texts judge.
+        task: task as for `distill`; its validation texts calibrate, and its held-out texts
+            evaluate.
         config: settings of the stage, as an object.
-        out: where the artifact goes.
+        out: directory of the artifact.
         force: replace a finished artifact there.
         settings: the options of `bertender calibrate`.
 
@@ -393,20 +395,20 @@ def compress(
     force: bool = False,
     **settings: Any,
 ) -> CompressionReport:
-    """Make the best model that holds constraints on its size, time and score.
+    """Make the best model within limits on its size, latency and score.
 
-    The report that comes back has every candidate, predicted or measured, and which was chosen.
+    The returned report has every candidate, predicted or measured, and the chosen one.
 
     Args:
         teacher: the artifact to learn from.
-        task: as in `distill`.
+        task: task as for `distill`.
         config: settings of `compress`, as an object.
-        out: directory that gets the artifact `model`, the report and all candidates.
-        force: replace a finished artifact that is there and that no earlier run of it has made.
+        out: directory for the artifact `model`, the report and all candidates.
+        force: replace a finished artifact there that no earlier compression has made.
         settings: the options of `bertender compress`.
 
     Raises:
-        ConfigError: no candidate can hold the constraints; the nearest one is named.
+        ConfigError: no candidate can be within the limits; the message names the nearest one.
 
     Example:
         small = {"max_mb": 5, "layers": [1, 2], "epochs": 1, "students": [], "processes": 1}
@@ -432,15 +434,15 @@ def verify(
     """Check that a model predicts as its reference does.
 
     Args:
-        reference: the artifact that is taken as right.
+        reference: the artifact with the right predictions.
         candidate: the artifact to check.
-        task: as in `distill`, by default the reference's; its held-out texts are compared.
+        task: task as for `distill`, by default the reference's; its held-out texts are compared.
         config: settings of the stage, as an object.
         out: a JSON file for the result.
         settings: the options of `bertender verify`.
 
     Raises:
-        ParityError: it does not; every check that failed is named.
+        ParityError: the predictions differ; the message has every failed check.
 
     Example:
         parity = bertender.verify("runs/student", "runs/int8")
@@ -461,8 +463,8 @@ def compare(
     """Measure the size, score and speed of models against each other.
 
     Args:
-        artifacts: what to compare; changes and speedups are against the first.
-        task: as in `distill`, by default the first artifact's; its held-out texts are read.
+        artifacts: artifacts to compare; changes and speedups are relative to the first.
+        task: task as for `distill`, by default the first artifact's; its held-out texts are read.
         config: settings of the stage, as an object.
         out: a JSON file for the result, which `bertender compare --saved` shows as a table.
         settings: the options of `bertender compare`.
@@ -488,19 +490,20 @@ def open_model(
     max_length: int | None = None,
     runtime: str = "onnxruntime",
 ) -> Classifier:
-    """Open a model of any kind, to predict in this process.
+    """Open a model of any kind for predictions in this process.
 
     Args:
         artifact: a torch or onnx classifier, or a bag of words.
-        threads: of the runtime; 0 takes OMP_NUM_THREADS, and its default where it is not set.
-        max_length: longest input in tokens; by default the artifact's, at which it was trained.
-        runtime: what runs an onnx artifact: onnxruntime, openvino and openvino-bf16, which are an
+        threads: threads of the runtime; 0 takes OMP_NUM_THREADS, or the runtime's default if it is
+            not set.
+        max_length: longest input in tokens; by default the artifact's, as in training.
+        runtime: runtime for an onnx artifact: onnxruntime, openvino and openvino-bf16, which are an
             extra, or onnxruntime-cuda, which needs a GPU.
 
     Raises:
-        RuntimeMissingError: the runtime is not installed, or the machine lacks what it needs; the
-            message names what to install.
-        ConfigError: the artifact is quantized, and the runtime would turn it back into floats.
+        RuntimeMissingError: the runtime is not installed, or does not support this machine; the
+            message says what to install.
+        ConfigError: the artifact is quantized, and the runtime would convert it back to floats.
         ModelError: the files are not a model that this machine can run.
 
     Example:
@@ -530,13 +533,13 @@ def score(
         artifact: a classifier of any kind.
         source: a file of texts, a folder of files, or a pattern.
         config: settings of `score`, as an object.
-        out: folder that gets the parts.
-        force: begin anew over the parts of another command.
+        out: folder for the parts.
+        force: start again over the parts of another command.
         settings: the options of `bertender score`.
 
     Raises:
         ConfigError: the folder has the parts of another command, or other files.
-        DataError: a file is wrong; its row and column are named.
+        DataError: a file is wrong; the message names row and column.
 
     Example:
         run = bertender.score("runs/int8", "dev.csv", out="runs/scored", format="parquet")
@@ -557,10 +560,10 @@ def serve(
     """Serve a model over HTTP and gRPC: ready inside the block, stopped after it.
 
     Args:
-        artifact: an onnx classifier, as the model `classifier`; or several by the names of models.
+        artifact: an onnx classifier, served as the model `classifier`; or several by model name.
         config: settings of `serve`, as an object.
-        settings: the options of `bertender serve`; a port 0 takes any free one. `profile` is a
-            file of `tune`, with settings where none is set here.
+        settings: the options of `bertender serve`; port 0 takes any free port. `profile` is a file
+            of `tune`, with values for settings that are not set here.
 
     Raises:
         ServingError: the server cannot start.
@@ -588,7 +591,7 @@ def serve(
 
 
 class AccessFiles(TypedDict, total=False):
-    """Files with which a client trusts a server, and is known to it."""
+    """Files with which a client verifies a server and authenticates itself."""
 
     ca_file: PathLike
     client_certificate: PathLike
@@ -606,24 +609,24 @@ def classify(
     retries: int | None = None,
     **access: Unpack[AccessFiles],
 ) -> list[Classification]:
-    """Ask a served model about texts; loads no model library.
+    """Send texts to a served model; loads no model library.
 
     Args:
-        texts: a text or a pair of texts each.
+        texts: texts, or pairs of texts.
         url: `http://host:port` or `grpc://host:port`, `https://` or `grpcs://` with TLS; the
             default is that of `bertender serve`.
         model: its name on the server.
-        batch_size: texts of a request; by default, and at most, what the model takes.
-        timeout_s: longest wait for one request in seconds, its retries included.
-        retries: how often a request is sent again where the server rejects it for now, or nothing
-            listens there; by default until `timeout_s` is over, and 3 times for the first.
-        access: `ca_file`, `client_certificate`, `client_key` and `api_key_file`, as the options of
-            `bertender classify`.
+        batch_size: texts per request; the default and maximum is the model's limit.
+        timeout_s: longest wait for one request in seconds, including retries.
+        retries: how often to send a request again if the server rejects it for now, or nothing
+            listens there; by default until `timeout_s` is over, and 3 times for the first request.
+        access: `ca_file`, `client_certificate`, `client_key` and `api_key_file`, as in the options
+            of `bertender classify`.
 
     Raises:
         DataError: `texts` is not a sequence of texts or pairs, or a text is empty.
-        ServingError: no endpoint responds there (UnreachableError), not in time (DeadlineError),
-            or the server rejects the request for now (OverloadedError), or refuses it.
+        ServingError: no endpoint responds there (UnreachableError) or not in time (DeadlineError),
+            or the server rejects the request for now (OverloadedError) or refuses it.
 
     Example:
         with bertender.serve("runs/int8", http_port=0, metrics_port=0) as server:
@@ -648,23 +651,25 @@ def classify(
 def deploy(
     artifact: ArtifactLike, to: PathLike, config: DeployConfig | None = None, **settings: Any
 ) -> Deployment:
-    """Let an artifact take the place of a served model, once it predicts as when it was made.
+    """Replace a served model by an artifact, if its predictions are still those of its creation.
 
-    It is tried next to the served model, which responds meanwhile and stays if it fails.
+    The artifact is tested next to the served model, which responds meanwhile and stays if the
+    artifact fails.
 
     Args:
         artifact: an onnx classifier with golden texts.
-        to: address of a running `bertender serve` of this machine, or the directory of a model
+        to: address of a running `bertender serve` on this machine, or the directory of a model
             repository.
         config: settings of `deploy`, as an object.
         settings: the options of `bertender deploy`; an address needs `admin_token_file`.
 
     Raises:
         ConfigError: the address, the token or the name of the model is wrong; or the artifact is
-            of another task.
+            for another task.
         ModelError, ArtifactError: the artifact cannot be served, or has no golden texts.
         BusyError: another process deploys there.
-        DeploymentError: the artifact does not load, or predicts otherwise than when it was made.
+        DeploymentError: the artifact does not load, or its predictions differ from those of its
+            creation.
 
     Example:
         closed = {"http_port": 0, "metrics_port": 0, "admin_token_file": "token"}
@@ -676,7 +681,7 @@ def deploy(
     from serve.deploy import deploy as replace_served
 
     chosen = DeployConfig.parse(_merged(config, settings))
-    source = opened(artifact, verify=False)  # checked when its files are placed
+    source = opened(artifact, verify=False)  # checked when its files are copied
     return replace_served(source, os.fspath(to), chosen)
 
 
@@ -688,18 +693,18 @@ def run_recipe(
     force: bool = False,
     settings: Mapping[str, Any] | None = None,
 ) -> list[StepOutcome]:
-    """Run the steps of a recipe; what is built already is reused.
+    """Run the steps of a recipe, reusing steps that are already built.
 
     Args:
         recipe: a name from `bertender recipes`, or a .yaml file.
-        out: directory that gets an artifact or a JSON file for each step; by default
-            `runs/RECIPE`. A recipe of several tasks has a folder there for each.
+        out: directory for the artifact or JSON file of each step; by default `runs/RECIPE`. A
+            recipe with several tasks has a folder there for each.
         fresh: build every step again.
-        force: replace finished artifacts that no run of a recipe has made there.
+        force: replace finished artifacts there that no run of a recipe has made.
         settings: `STEP.KEY` -> value, and `task.KEY` -> value, to change in the recipe.
 
     Raises:
-        BertenderError: whatever a step raises, with the name of the step before the message.
+        BertenderError: any error of a step, with the name of the step before the message.
 
     Example:
         fewer = {"student.layers": 1}
@@ -729,7 +734,7 @@ def make(
     out: PathLike,
     force: bool,
 ) -> Artifact:
-    """Run a stage that writes an artifact; with `force`, over one that is finished."""
+    """Run a stage that writes an artifact; with `force`, over a finished one."""
     from bertender.recipes.stages import STAGES
 
     stage, whole = STAGES[name], _merged(config, settings)
@@ -746,10 +751,10 @@ def make(
 
 
 def task_to_score(task: TaskLike | None) -> Task:
-    """Return the task of a stage whose teacher is a file, of which a held-out file is enough.
+    """Return the task for a stage whose teacher is a file; a held-out file is enough.
 
     Raises:
-        ConfigError: no gold labels to score by are named.
+        ConfigError: there are no gold labels to score by.
     """
     from bertender.tasks.loading import load_task as load
 
@@ -773,7 +778,7 @@ def _report(
     settings: Mapping[str, Any],
     out: PathLike | None,
 ) -> Artifact | Record:
-    """Run a stage that reports; the report is saved at `out`, if there is one."""
+    """Run a stage that reports; the report is saved at `out`, if given."""
     from bertender.recipes.stages import STAGES
 
     stage = STAGES[name]
@@ -786,7 +791,7 @@ def _report(
 
 
 def opened(source: ArtifactLike, *, verify: bool = True) -> Artifact:
-    """Return an artifact, loaded if this is its path, and then its digests checked by default."""
+    """Return an artifact, loading it from a path, by default with a check of its digests."""
     if isinstance(source, Artifact):
         return source
     from bertender.models.importing import open_artifact
@@ -795,7 +800,7 @@ def opened(source: ArtifactLike, *, verify: bool = True) -> Artifact:
 
 
 def task_of(artifacts: Sequence[Artifact], task: TaskLike | None) -> Task:
-    """Return the task to work on: the one that is named, or that the first artifact records."""
+    """Return the given task, or else the one that the first artifact records."""
     from bertender.recipes.recorded_task import task_of_models
     from bertender.tasks.loading import load_task as load
 
@@ -808,7 +813,7 @@ def task_of(artifacts: Sequence[Artifact], task: TaskLike | None) -> Task:
 
 
 def plain(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings as a command or a recipe has them: artifacts and paths by their names."""
+    """Return settings as in a command or recipe: artifacts and paths as strings."""
 
     def named(value: Any) -> Any:
         if isinstance(value, Artifact):
@@ -821,6 +826,6 @@ def plain(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _merged(config: Config | None, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the explicit settings of a config, and over them those of keywords."""
+    """Return the explicit settings of a config, overridden by those of keywords."""
     explicit = config.model_fields_set if config is not None else ()
     return {**{name: getattr(config, name) for name in explicit}, **plain(settings)}

@@ -1,1 +1,1 @@
-"""The commands: each parses, builds a config, calls one function, and shows what came back."""
+"""The commands: each parses, builds a config, calls one function, and shows the result."""

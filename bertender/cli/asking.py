@@ -1,4 +1,4 @@
-"""bertender classify and loadtest: they only ask, so they load no model library."""
+"""bertender classify and loadtest: clients of an endpoint, which load no model library."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from serve.loadtest import LoadConfig, LoadTest, load_svg, load_test, texts_to_s
 SENDING = {"model", "batch_size", "concurrency", "timeout_s", "retries"}
 """Settings of the endpoint."""
 STANDARD_INPUT = ("text", "pair")
-"""Names of columns for texts that no file has; of a question with choices, see `_columns`."""
+"""Names of columns for texts without a file; `_columns` has those for a question with choices."""
 
 
 def build(name: str) -> Callable[..., None]:
@@ -123,13 +123,13 @@ async def _classify(
                 print(f"{line}{marked if line else ''}")
     truncated = sum(each.truncated for each in by_row.values())
     if cut := endpoint.model.cut_texts(truncated, len(by_row)):
-        messages.print(cut, soft_wrap=True)  # standard output is for the predictions
+        messages.print(cut, soft_wrap=True)  # standard output is for predictions
 
 
 def _texts(texts: Sequence[Example], config: ClassifyConfig, model: ServedModel) -> Texts:
-    """Return the texts to classify: of the file, of the command line, or of standard input.
+    """Return the texts to classify: from the file, the command line, or standard input.
 
-    A file has a word a line where its own suffix or the output's says so.
+    The file has one word per line if its own suffix or the output's says so.
     """
     count, output = model.text_columns, config.output
     if config.input and output and output.suffix.lower() in WORD_A_LINE:
@@ -146,7 +146,7 @@ def _texts(texts: Sequence[Example], config: ClassifyConfig, model: ServedModel)
 
 
 def _columns(count: int, problem: Problem[Any]) -> tuple[str, ...]:
-    """Return names for the columns of texts that no file has."""
+    """Return column names for texts without a file."""
     if problem.takes_list:
         return problem.columns.texts
     if count <= len(STANDARD_INPUT):
@@ -157,8 +157,8 @@ def _columns(count: int, problem: Problem[Any]) -> tuple[str, ...]:
 def lines_of(
     classification: Classification, example: tuple[str, ...], problem: Problem[Any]
 ) -> Iterable[str]:
-    """Return the lines that show a prediction, as its problem type has them; what a text or a label
-    would do to a terminal, or to the lines, is escaped."""
+    """Return the lines of a prediction, as its problem type shows them; characters in texts and
+    labels that would affect the terminal or the lines are escaped."""
     if problem.heads:
         return _lines_of_heads(classification, example, problem)
     texts = tuple(visible(text) for text in example)
@@ -181,7 +181,7 @@ def lines_of(
 def _lines_of_heads(
     classification: Classification, example: tuple[str, ...], problem: Problem[Any]
 ) -> Iterator[str]:
-    """Yield the lines of each head, after its name, and then an empty one."""
+    """Yield the lines of each head, after its name, and an empty line."""
     text = (" ".join(example),) if problem.labels_words else example
     for name, own in classification.by_head(problem).items():
         kind = problem.heads[name]
@@ -191,7 +191,7 @@ def _lines_of_heads(
 
 
 def _span_lines(spans: Sequence[TextSpan]) -> list[str]:
-    """Return a line for each span, or one that says there is none, and then an empty one."""
+    """Return a line for each span, or a line for none, and an empty line."""
     found = []
     for each in spans:
         place = f"{each.start}\t{each.end}"
@@ -200,7 +200,7 @@ def _span_lines(spans: Sequence[TextSpan]) -> list[str]:
 
 
 def _read(text_columns: int, problem: Problem[Any]) -> Texts:
-    """Read examples from standard input, one a line; empty lines are left out."""
+    """Read examples from standard input, one per line, without empty lines."""
     from bertender.tasks.rows import split_lines
 
     if sys.stdin.isatty():
@@ -213,7 +213,7 @@ def _read(text_columns: int, problem: Problem[Any]) -> Texts:
     for number, line in enumerate(split_lines(text), start=1):
         if is_blank(line):
             continue
-        # where the model reads one text, a tab is part of it
+        # if the model reads one text, a tab is part of it
         columns = tuple(line.split("\t")) if text_columns > 1 else (line,)
         may_be_more = problem.takes_list and len(columns) > text_columns
         if len(columns) != text_columns and not may_be_more:

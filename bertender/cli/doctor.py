@@ -1,7 +1,7 @@
-"""Checks of `bertender doctor` on this machine, and what to try first on it.
+"""Checks of `bertender doctor` on this machine, and first recommendations for it.
 
-ADVICE has a scheme and a runtime for each use, by what a machine has; docs/how-to/choose.md has
-all of its rows.
+ADVICE has a scheme and a runtime for each use, by the kind of machine; docs/how-to/choose.md shows
+all rows.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ USES: Mapping[str, str] = {
     "batches": "for batches, or long texts",
     "exact": "where 8 bits lose too much",
 }
-"""Name of a use -> words."""
+"""Name of a use -> its description."""
 
 
 NAMES = "STUDENT is a torch artifact, GRAPH the one that `bertender export` made of it"
@@ -42,7 +42,7 @@ class Choice:
     """Commands to try first for a use."""
 
     make: str
-    """Command that makes the artifact to serve, by NAMES."""
+    """Command that makes the artifact to serve, with the placeholders of NAMES."""
     runtime: str = DEFAULT_RUNTIME
     """Row of RUNTIMES that runs it."""
 
@@ -51,7 +51,7 @@ class Choice:
         return self.make, f"bertender serve MODEL --runtime {self.runtime}"
 
     def on(self, machine: Environment) -> Choice:
-        """Return the choice, in the default runtime where a CPU lacks what its own needs."""
+        """Return the choice, with the default runtime if the CPU does not support its own."""
         runs = RUNTIMES[self.runtime].runs_on(machine.cpu_flags)
         return self if runs else replace(self, runtime=DEFAULT_RUNTIME)
 
@@ -62,7 +62,7 @@ class Advice:
 
     machine: str
     choices: Mapping[str, Choice]
-    """Use -> what to try first for it."""
+    """Use -> first recommendation."""
     why: str
 
 
@@ -147,11 +147,11 @@ ADVICE: Mapping[str, Advice] = {
         "OpenVINO",
     ),
 }
-"""Kind of a machine -> what to try first on it."""
+"""Kind of machine -> first recommendations."""
 
 
 def advice_for(machine: Environment) -> list[Advice]:
-    """Return the row of ADVICE for a machine: for one with a GPU, also that of its CPU."""
+    """Return the row of ADVICE for a machine; with a GPU, also the row for its CPU."""
     if is_arm64(machine):
         cpu = "arm64"
     elif "amx_int8" in machine.cpu_flags:
@@ -164,7 +164,7 @@ def advice_for(machine: Environment) -> list[Advice]:
 
 
 def shown_advice(machine: Environment, use: str) -> str:
-    """Return the commands to try first for a use, and what they need."""
+    """Return the commands to try first for a use, and their requirements."""
 
     def shown(choice: Choice) -> str:
         runtime = RUNTIMES[choice.runtime]
@@ -176,7 +176,7 @@ def shown_advice(machine: Environment, use: str) -> str:
 
 
 class Finding(Record):
-    """Result of one check of this machine, and what it means for the user."""
+    """Result of a check of this machine, and its meaning for the user."""
 
     name: str
     value: str
@@ -187,14 +187,14 @@ class Finding(Record):
 def _finding(
     name: str, value: str | None, present: str, absent: str = "", objection: str | None = None
 ) -> Finding:
-    """Return a finding by its meaning where it is there, or absent, or not as it should be."""
+    """Return a finding by its meaning if it is present, absent, or wrong."""
     if value is None:
         return Finding(name=name, value="absent", meaning=absent, ok=False)
     return Finding(name=name, value=value, meaning=objection or present, ok=not objection)
 
 
 def findings(machine: Environment) -> list[Finding]:
-    """Return what `bertender doctor` finds on a machine."""
+    """Return the findings of `bertender doctor` on a machine."""
     return [*_of_hardware(machine), *_of_runtimes(machine), *_of_serving(machine), *_of_data()]
 
 

@@ -1,4 +1,4 @@
-"""The findings of an artifact's card, and of the parity gate, as lines for the terminal."""
+"""Findings of an artifact's card and of the parity gate, as lines for the terminal."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ from bertender.core.findings import (
 )
 from bertender.models.runtimes import RUNTIMES
 
-if TYPE_CHECKING:  # every command reads this file, and the gate's takes a while to import
+if TYPE_CHECKING:  # imported in every command, and the gate takes a while to import
     from bertender.gate.judge import Parity
 
 SHADES = " ▁▂▃▄▅▆▇█"
-"""From nothing to the most."""
+"""Blocks from lowest to highest."""
 SHOWN_PARTS = 5
 INTEGER = re.compile(r"Integer|Quantize|NBits|QAttention|QGemm|QLinear| [ui][48]$")
-"""In the names of ONNX Runtime's operators and of OpenVINO's, which end in their precision."""
+"""Parts of operator names of ONNX Runtime and OpenVINO (which end in their precision)."""
 
 
 def control_lines(findings: Findings) -> list[str]:
-    """Return what distilling gave, of a student that was trained with its control.
+    """Return the gain by distilling, for a student that was trained with its control.
 
-    The held-out texts say that; which of the two to deploy, the validation texts do.
+    Held-out texts give the gain; the validation texts decide which of the two to deploy.
     """
     if (control := findings.control) is None:
         return []
@@ -59,7 +59,7 @@ def control_lines(findings: Findings) -> list[str]:
 
 
 def _gain(control: ControlFindings, flags: str) -> str:
-    """Return the gain as a line; `flags` make the control, none where the teacher is a file."""
+    """Return the gain as a line; `flags` make the control, empty if the teacher is a file."""
     epochs, longest, equal = (
         f"{count} epoch{'' if count == 1 else 's'}"
         for count in (control.epochs, control.runs[-1].epochs, control.equal_epochs)
@@ -81,7 +81,7 @@ def _gain(control: ControlFindings, flags: str) -> str:
 
 
 def teacher_lines(findings: Findings) -> list[str]:
-    """Return the file that a student learned from, and how far they agree; else nothing."""
+    """Return the file that a student learned from, and their agreement; empty for others."""
     if (file := findings.teacher_file) is None:
         return []
     gold = f", {file.gold} texts with gold labels" if file.gold else ""
@@ -104,7 +104,7 @@ def teacher_lines(findings: Findings) -> list[str]:
 
 
 def language_lines(findings: Findings) -> list[str]:
-    """Return the languages that an encoder was trained on, and their shares; else nothing."""
+    """Return the languages that an encoder was trained on, and their shares; empty for others."""
     return [
         f"{each.name}: {each.share:.1%} of the tokens, read as {each.sampled:.1%}"
         for each in findings.languages or ()
@@ -112,7 +112,7 @@ def language_lines(findings: Findings) -> list[str]:
 
 
 def graph_lines(findings: Findings) -> list[str]:
-    """Return an onnx artifact's findings of its graph; nothing for other artifacts."""
+    """Return an onnx artifact's findings on its graph; empty for others."""
     if not (graph := findings.graph):
         return []
     lines = [f"graph: opset {graph.opset}, {graph.nodes} nodes, optimize {graph.optimize}"]
@@ -127,19 +127,19 @@ def graph_lines(findings: Findings) -> list[str]:
 
 
 def bundle_lines(findings: Findings) -> list[str]:
-    """Return what opens a bundle, and what there is to know; nothing for other artifacts."""
+    """Return the program that opens a bundle, and notes; empty for others."""
     if not (bundle := findings.bundle):
         return []
     return [f"opens as {bundle.opens_as}", f"checked by {bundle.checked_by}", *bundle.notes]
 
 
 def calibration_lines(task: TaskRecord, findings: Findings, *, is_own: bool) -> list[str]:
-    """Return a calibration, and what it changed on held-out texts; nothing for other artifacts.
+    """Return a calibration and its effect on held-out texts; empty for others.
 
     Args:
-        task: of the card.
-        findings: of the card.
-        is_own: it was fitted for the artifact, and not for what that was made from.
+        task: task on the card.
+        findings: findings on the card.
+        is_own: whether it was fitted for this artifact, not for its parent.
     """
     if (own := task.calibration) is None:
         return []
@@ -160,7 +160,7 @@ def calibration_lines(task: TaskRecord, findings: Findings, *, is_own: bool) -> 
 
 
 def pruning_lines(findings: Findings) -> list[str]:
-    """Return what was cut of an artifact; nothing for others."""
+    """Return what was cut from an artifact; empty for others."""
     if not (pruning := findings.pruning):
         return [_vocabulary(findings.vocabulary)] if findings.vocabulary else []
     last, scores = pruning.rounds[-1], findings.scores
@@ -208,10 +208,10 @@ def _speed(latency: LatencyFindings) -> str:
 
 
 def head_map(scores: Sequence[Sequence[float]]) -> list[str]:
-    """Return a line for each layer with a block for each head, as high as its score.
+    """Return a line for each layer, with a block for each head as high as its score.
 
     Args:
-        scores: at least 0, a row each layer, from the lowest.
+        scores: scores of at least 0, one row per layer, from the lowest.
     """
     most = max((score for layer in scores for score in layer), default=0.0) or 1.0
     highest = len(SHADES) - 1
@@ -222,7 +222,7 @@ def head_map(scores: Sequence[Sequence[float]]) -> list[str]:
 
 
 def quantization_lines(findings: Findings) -> list[str]:
-    """Return what was quantized, and how it was judged; nothing where nothing was."""
+    """Return what was quantized, and the results of its checks; empty if nothing was."""
     if not (found := findings.quantization):
         return []
     in_float = f"{len(found.float_nodes)} nodes stay in float"
@@ -275,7 +275,7 @@ def quantization_lines(findings: Findings) -> list[str]:
 
 
 def _scores(scores: ScoreFindings | None) -> Iterator[str]:
-    """Yield the scores, and those by which a drop was judged where these are others."""
+    """Yield the scores, and those used to judge a drop if these differ."""
     if scores is None:
         return
     judged = ""
@@ -288,7 +288,7 @@ def _scores(scores: ScoreFindings | None) -> Iterator[str]:
 
 
 def _sensitivity(sensitivity: SensitivityFindings | None) -> Iterator[str]:
-    """Yield the most sensitive parts, and what became of them."""
+    """Yield the most sensitive parts, and their treatment."""
     if sensitivity is None or not sensitivity.by_node:
         return
     back = sensitivity.returned
@@ -311,7 +311,7 @@ def parity_table(parity: Parity) -> Table:
 
 
 def parity_lines(parity: Parity) -> list[str]:
-    """Return the verdict, what is judged with its bounds, and every failure."""
+    """Return the verdict, the judged figures with their bounds, and every failure."""
     verdict = "passed" if parity.passed else f"FAILED, {parity.failure_count}"
     where = f" in {RUNTIMES[parity.runtime].title}" if parity.runtime else ""
     return [
@@ -327,7 +327,7 @@ def parity_lines(parity: Parity) -> list[str]:
 
 
 def _logits(parity: Parity) -> Iterator[str]:
-    """Yield the bounded figures of single logits, or of their distribution over texts."""
+    """Yield the bounded figures for single logits, or for their distribution over texts."""
     bounds = parity.tolerance
     if None not in (bounds.max_abs, bounds.mean_abs, bounds.min_cosine):
         scale = parity.logit_scale
@@ -359,7 +359,7 @@ def _logits(parity: Parity) -> Iterator[str]:
 
 
 def _agreement(parity: Parity) -> Iterator[str]:
-    """Yield how many decisions are the same; nothing of numbers, which are no decisions."""
+    """Yield the share of equal decisions; nothing for numbers, which have no decisions."""
     if parity.output == "logit":
         yield (
             f"agreement {number(parity.agreement)} of all predictions; without near-ties "
@@ -371,7 +371,7 @@ def _agreement(parity: Parity) -> Iterator[str]:
 
 
 def _compared(parity: Parity) -> Iterator[str]:
-    """Yield what was compared besides logits; nothing of what older results do not have."""
+    """Yield what else was compared; older results do not have it."""
     if parity.score_change is not None:
         least = parity.tolerance.min_score_change
         allowed = "" if least is None else f" (allowed {least:g})"

@@ -19,10 +19,10 @@ CONTEXT = inspect.Parameter(
     "context", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context
 )
 EXPLICIT = ("COMMANDLINE", "ENVIRONMENT", "PROMPT")
-"""Typer's names of where a value comes from that is not a default."""
+"""Typer's names for the sources of explicit values."""
 
 OUTPUT = "Output"
-"""Title above the options on what is written and printed."""
+"""Title above the options for written and printed output."""
 ForceFlag = Annotated[
     bool,
     typer.Option(
@@ -46,19 +46,20 @@ def command_with_flags(
     *,
     optional: Sequence[type[Config]] = (),
 ) -> Callable[..., None]:
-    """Return `function` with a flag for each field of the configs, in the groups of their titles.
+    """Return `function` with a flag for each field of the configs, grouped by their titles.
 
     Args:
         function: its last parameter, `values`, receives the flags' values by field name; None for
-            what the user did not give, since a config may have defaults that depend on the rest.
-        configs: their defaults are shown as the flags' own; the first that has a name wins.
-        optional: configs whose settings are read from an artifact where no flag gives them.
+            flags that were not given, since a config may have defaults that depend on other
+            settings.
+        configs: configs whose defaults are shown as the flags' own; of equal names, the first wins.
+        optional: configs whose settings are read from an artifact if no flag is given.
     """
     signature = inspect.signature(function, eval_str=True)
     own = [p for p in signature.parameters.values() if p.name != "values"]
     wants_context = any(p.name == CONTEXT.name for p in own)
     flags: dict[str, inspect.Parameter] = {}
-    # what the artifact knows comes last, and what matters most first
+    # settings known from the artifact come last
     for config in sorted(configs, key=lambda config: config in optional):
         for name, title in config.titles().items():
             if name in config.without_flag:
@@ -80,7 +81,7 @@ def command_with_flags(
 
 
 def settings_of(config: type[Config], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of a config that the user gave; 0, False and empty text are values."""
+    """Return the explicit values for a config; 0, False and empty text are values."""
     return {
         name: value
         for name, value in values.items()
@@ -89,12 +90,12 @@ def settings_of(config: type[Config], values: Mapping[str, Any]) -> dict[str, An
 
 
 def _flag(name: str, config: type[Config], title: str | None, *, forget: bool) -> inspect.Parameter:
-    """Return the flag of a field; its default is not given where it would be the artifact's."""
+    """Return the flag of a field; without its default if that would come from the artifact."""
     field = config.model_fields[name]
     kind = _plain_type(field.annotation)
     default = field.get_default(call_default_factory=True)
     if kind is str and default is not None and not isinstance(default, str):
-        # as the command line parses it; none or empty is None
+        # as on the command line; an empty value is None
         as_text = ",".join(map(str, default)) if isinstance(default, tuple) else str(default)
         default = as_text if default else None
     shown: bool | str = config.shown_defaults.get(name, True)
@@ -102,10 +103,10 @@ def _flag(name: str, config: type[Config], title: str | None, *, forget: bool) -
         shown = "the artifact's"
     choices = get_args(field.annotation) if get_origin(field.annotation) is Literal else ()
     metavar, text = "|".join(choices), field.description
-    if len(metavar) > WIDEST_METAVAR:  # no room for the names of options in a narrow terminal
+    if len(metavar) > WIDEST_METAVAR:  # the names of options need the space of a narrow terminal
         metavar, text = "", f"{', '.join(choices)}: {text}"
     option = f"--{name.replace('_', '-')}"
-    # what is off need not be turned off, and a long second name takes the room of the others
+    # a flag that is off by default needs no second name to turn it off
     names = (f"{option}/--no-{option[2:]}",) if default is True else (option,)
     option_type: Any = kind | None
     annotation: Any = Annotated[
@@ -127,7 +128,8 @@ def _flag(name: str, config: type[Config], title: str | None, *, forget: bool) -
 
 
 def _plain_type(annotation: Any) -> type:
-    """Return what the command line parses; anything structured is text that the config reads."""
+    """Return the type that the command line parses; structured values are text, parsed by the
+    config."""
     if get_origin(annotation) in (Union, types.UnionType):
         kinds = [kind for kind in get_args(annotation) if kind is not type(None)]
         return _plain_type(kinds[0])

@@ -14,7 +14,7 @@ from bertender.cli.flags import JsonFlag
 from bertender.cli.output import print_entry, print_json, print_listing, print_words
 
 LISTED_LAYERS = 2
-"""The depth that phases are listed for; a method that goes layer by layer has one for each."""
+"""Depth for which phases are listed; a method that works layer by layer has one phase per layer."""
 
 
 def build(name: str) -> Callable[..., None]:

@@ -1,7 +1,7 @@
 """The command line: finds the command, shows progress, turns errors into messages.
 
-Only the module of the command that was asked for is imported: the libraries behind the stages
-take seconds to load, and `bertender --help` should not.
+Only the module of the requested command is imported: the libraries of the stages take seconds to
+load, which `bertender --help` should not.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from bertender.recipes.stages import STAGES
 logger = logging.getLogger(__name__)
 
 INTERRUPTED = 130
-"""The exit status of a shell for a command that Ctrl-C ended."""
+"""Exit status of a shell for a command interrupted by Ctrl-C."""
 
 MAKE, MEASURE, SERVE, LOOK_UP = "Make", "Measure", "Serve", "Look up"
 
 
 class Command(NamedTuple):
-    """What `bertender --help` says of a command."""
+    """A command's entry in `bertender --help`."""
 
     group: str
     summary: str
     extra: str = "train"
-    """The extra with the packages that it needs."""
+    """The extra with the packages that the command needs."""
 
 
 COMMANDS: Mapping[str, Command] = {
@@ -76,7 +76,7 @@ COMMANDS: Mapping[str, Command] = {
     "card": Command(LOOK_UP, "Write the model card of an artifact."),
     "doctor": Command(LOOK_UP, "Show what this machine has, and what that means."),
 }
-"""All commands, in the order in which they are shown."""
+"""All commands, in the order of the help."""
 
 VerboseOption = Annotated[bool, typer.Option("--verbose", "-v", help="log what is being done")]
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="show no progress bars")]
@@ -99,7 +99,7 @@ def main() -> None:
     requested = next((word for word in sys.argv[1:] if word in COMMANDS), None)
     try:
         build_app(requested)()
-    except KeyboardInterrupt:  # while the libraries of a command are loaded, which takes seconds
+    except KeyboardInterrupt:  # while loading libraries, which takes seconds
         _complain("interrupted")
         sys.exit(INTERRUPTED)
 
@@ -132,7 +132,7 @@ def build_app(requested: str | None) -> typer.Typer:
 
 
 def _guarded(name: str) -> Callable[..., None]:
-    """Return a command; errors that bertender raises on purpose become messages."""
+    """Return a command with bertender's own errors turned into messages."""
     _calm_libraries()
     with _packages_explained(name):
         function = command_of(name)
@@ -145,9 +145,9 @@ def _guarded(name: str) -> Callable[..., None]:
         except BertenderError as error:
             _complain(str(error))
             raise typer.Exit(1) from None
-        except BrokenPipeError:  # typer ends quietly when the reader of our output has closed it
+        except BrokenPipeError:  # typer ends quietly when the reader of our output closes it
             raise
-        except OSError as error:  # a full disk, a directory that may not be written
+        except OSError as error:  # a full disk, or an unwritable directory
             logger.info("where it happened", exc_info=True)
             _complain(f"{error}; put that right and run the same command again")
             raise typer.Exit(1) from None
@@ -160,7 +160,7 @@ def _guarded(name: str) -> Callable[..., None]:
 
 def command_of(name: str) -> Callable[..., None]:
     """Import the module of a command and build the command."""
-    if name in ("classify", "loadtest"):  # without what a server needs
+    if name in ("classify", "loadtest"):  # without the server's packages
         from bertender.cli.asking import build
     elif name in ("card", "push"):
         from bertender.cli.publishing import build
@@ -179,13 +179,13 @@ def command_of(name: str) -> Callable[..., None]:
 
 @contextmanager
 def _packages_explained(name: str) -> Iterator[None]:
-    """Turn a package that is not installed into the extra that has it."""
+    """Turn the error of a missing package into the name of the extra that has it."""
     try:
         yield
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
         if importlib.util.find_spec(package or "bertender") is not None:
-            raise  # an error of ours, or a broken package
+            raise  # one of our modules, or a broken package
         _complain(
             f"this command needs the package {package!r}, which is not installed. Install it with "
             f"what belongs to it: pip install 'bertender[{COMMANDS[name].extra}]'"
@@ -194,11 +194,11 @@ def _packages_explained(name: str) -> Iterator[None]:
 
 
 def _calm_libraries() -> None:
-    """Keep libraries from printing advice, which is not for users, and from calling home."""
+    """Keep libraries from printing advice, which is not for users, and from telemetry."""
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
-    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # ONNX Runtime reads it when it is loaded
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # read when ONNX Runtime is loaded
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
 
 

@@ -1,6 +1,6 @@
 """Commands that make models: the stages, `import`, `compress`, and `run` and `sweep` for recipes.
 
-What does the work loads PyTorch and is imported where it runs: settings are read without it.
+PyTorch is imported only when a command does its work; settings are read without it.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from bertender.recipes.sweep import Sweep, run_sweep
 from bertender.tasks.named import TASKS
 from bertender.tasks.task import TaskConfig
 
-if TYPE_CHECKING:  # it loads what draws tables
+if TYPE_CHECKING:  # loads the library for tables
     from bertender.comparison.averages import Averages
 
 OutOption = Annotated[
@@ -72,7 +72,7 @@ TeacherOrFileOption = Annotated[
 ]
 ArtifactArgument = Annotated[str, typer.Argument(metavar="ARTIFACT", help="artifact to start from")]
 SOURCES = {"teacher": TeacherOrFileOption, "artifact": ArtifactArgument}
-"""Name of what a stage starts from -> how its command takes it."""
+"""Name of a stage's source -> its parameter in the command."""
 
 
 def build(name: str) -> Callable[..., None]:
@@ -97,7 +97,7 @@ def stage_command(name: str) -> Callable[..., None]:
     ) -> None:
         task, settings = settings_of(TaskConfig, values), settings_of(stage.config, values)
         if source is None and stage.needs_task and not {"task", "train", "dev"} & task.keys():
-            raise ConfigError(  # no task is a default to train on by mistake
+            raise ConfigError(  # training on a default task would be a mistake
                 "no data: give your files with --train FILE and --dev FILE (CSV, TSV, JSONL or "
                 f"Parquet; --text-column and --label-column name their columns), or --task NAME: "
                 f"{', '.join(TASKS)}."
@@ -344,7 +344,7 @@ def sweep_command(
 
 
 def _show_sweep(sweep: Sweep) -> None:
-    """Print the variants as one table, and the score of the best on the held-out texts."""
+    """Print the variants as one table, and the best variant's score on the held-out texts."""
 
     def score(own: Score | None) -> str:
         return DASH if own is None else f"{own.value:.4f} [{own.low:.4f}, {own.high:.4f}]"
@@ -370,7 +370,7 @@ def _show_sweep(sweep: Sweep) -> None:
 def _run(
     recipe: Recipe, out: Path, fresh: bool, force: bool, *, task: str, shown: bool
 ) -> list[StepOutcome]:
-    """Run the recipe of one task, named where there are several, and show what it makes."""
+    """Run the recipe of one task, named if there are several, and show its outputs."""
 
     def at_step(step: Step, number: int, steps: int) -> None:
         messages.print(
@@ -392,7 +392,7 @@ def _run(
 
 
 def _averaged(found: Mapping[str, Sequence[StepOutcome]]) -> Averages | None:
-    """Return the averages over the tasks of a run; None of one task, or without a comparison."""
+    """Return the averages over the tasks of a run; None for one task, or without a comparison."""
     from bertender.comparison.averages import averages
     from bertender.comparison.records import Comparison
 
@@ -406,7 +406,7 @@ def _averaged(found: Mapping[str, Sequence[StepOutcome]]) -> Averages | None:
 
 
 def _start_from(recipe: Recipe, teacher: str) -> Iterator[Setting]:
-    """Yield --teacher as a setting of each step that starts from an encoder of the user's."""
+    """Yield --teacher as a setting of each step that starts from an encoder of the user."""
     steps = [step for step in recipe.steps if step.stage == "finetune" and not step.sources]
     if not steps:
         raise ConfigError(
@@ -418,7 +418,7 @@ def _start_from(recipe: Recipe, teacher: str) -> Iterator[Setting]:
 
 
 def _seeded(recipe: Recipe, seed: int) -> Iterator[Setting]:
-    """Yield --seed for each step that has one; seeds that a recipe sets apart stay apart."""
+    """Yield --seed for each step with a seed; different seeds in a recipe stay different."""
     for step in recipe.steps:
         own = step.settings.get("seed", 0)
         if "seed" in STAGES[step.stage].config.model_fields and isinstance(own, int):
@@ -426,7 +426,7 @@ def _seeded(recipe: Recipe, seed: int) -> Iterator[Setting]:
 
 
 def _show_output(stage: str, output: Path) -> None:
-    """Print what a step has written."""
+    """Print the output of a step."""
     if stage == "endpoint":
         show_endpoint(output)
     elif stage in ("verify", "compare"):
@@ -446,7 +446,7 @@ def show_endpoint(output: Path) -> None:
     check = EndpointCheck.model_validate_json(output.read_text(encoding="utf-8"))
     for served in check.served:
         label, score = served.answer.label, served.answer.score
-        # the texts of an example, or its sentence where words have labels
+        # the texts of an example, or its sentence if words have labels
         text = (" " if isinstance(label, tuple | dict) else " | ").join(served.text)
         of_heads = score.values() if isinstance(score, dict) else [score]
         scores = [
@@ -467,7 +467,7 @@ def show_endpoint(output: Path) -> None:
 
 
 def _show_gain(outcomes: Sequence[StepOutcome]) -> None:
-    """Print what the model that is served gains over the first one of the comparison."""
+    """Print the gain of the served model over the first one of the comparison."""
     from bertender.comparison.records import Comparison
     from bertender.comparison.table import in_one_sentence
 

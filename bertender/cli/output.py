@@ -1,4 +1,4 @@
-"""Output of the commands: results as one line of JSON, or in words for a person."""
+"""Output of the commands: results as one line of JSON, or as text for a person."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ WIDEST = 1000
 
 
 class LeavesOut(Protocol):
-    """A task, the record of one, or texts, with the rows of their files that were left out."""
+    """An object with a report of rows that were left out: a task, its record, or texts."""
 
     @property
     def left_out(self) -> LeftOutRows | None: ...
@@ -43,11 +43,11 @@ class LeavesOut(Protocol):
 
 console = SafeConsole()
 messages = SafeConsole(stderr=True)
-"""For messages on the way: standard output is for results."""
+"""Console for progress messages: standard output is for results."""
 
 
 def announce(text: str) -> None:
-    """Show what is done next."""
+    """Announce the next step."""
     messages.print(text, highlight=False, markup=False)
 
 
@@ -57,18 +57,18 @@ def print_json(value: Any) -> None:
 
 
 def print_words(words: str, style: str = "") -> None:
-    """Print words as they are: nothing in them is markup, and no line is broken."""
+    """Print text literally: without markup, and without breaking lines."""
     console.print(Text(words, style=style), soft_wrap=True)
 
 
 def print_table(table: Table) -> None:
-    """Print a table as wide as it needs: a narrow terminal wraps lines, but no cell is cut."""
+    """Print a table at full width: a narrow terminal wraps lines, but no cell is cut."""
     needed = Measurement.get(console, console.options.update(max_width=WIDEST), table).maximum
     (console if console.width >= needed else SafeConsole(width=needed)).print(table)
 
 
 def artifact_summary(artifact: Artifact) -> dict[str, Any]:
-    """Return the JSON of a stage for the artifact that it wrote."""
+    """Return the JSON of a stage for its artifact."""
     card, timing = artifact.card, read_timing(artifact)
     return {
         "artifact": str(artifact.path),
@@ -85,12 +85,12 @@ def artifact_summary(artifact: Artifact) -> dict[str, Any]:
 
 
 def left_out_rows(source: LeavesOut) -> dict[str, Any] | None:
-    """Return the part of --json on the rows of the user's files that were left out."""
+    """Return the part of --json about rows of the user's files that were left out."""
     return None if source.left_out is None else source.left_out.model_dump(mode="json")
 
 
 def print_artifact(artifact: Artifact) -> None:
-    """Report in a few lines what a stage has written."""
+    """Describe the artifact of a stage in a few lines."""
     card, timing = artifact.card, read_timing(artifact)
     size = measure_size(artifact, card.findings.parameters)
     parameters = DASH if size.millions is None else f"{size.millions:.1f}M"
@@ -113,7 +113,7 @@ def print_artifact(artifact: Artifact) -> None:
 
 
 def _measured(findings: Findings, problem: Problem[Any] | None) -> Iterator[str]:
-    """Yield the findings as lines; an encoder has no problem type of a task."""
+    """Yield the findings as lines; an encoder has no problem type."""
     yield from _trained(findings)
     if findings.lengths:
         yield from findings.lengths.lines()
@@ -134,7 +134,7 @@ def _measured(findings: Findings, problem: Problem[Any] | None) -> Iterator[str]
 
 
 def _trained(findings: Findings) -> Iterator[str]:
-    """Yield the scores of a training, and of other tasks that were learned in it."""
+    """Yield the scores of a training, and of other tasks learned in it."""
 
     def last(epochs: Sequence[Mapping[str, float]]) -> str:
         return ", ".join(f"{name} {value:.4g}" for name, value in epochs[-1].items())
@@ -142,7 +142,7 @@ def _trained(findings: Findings) -> Iterator[str]:
     training, scores = findings.training, findings.scores
     apart = scores is not None and scores.chosen_on == "selection"
     if training and training.epochs:
-        # of general encoders, these are texts of the corpus
+        # for general encoders, texts of the corpus
         where = "validation" if apart else "held-out"
         when = "the last epoch"
         if training.kept_epoch is not None:
@@ -167,7 +167,7 @@ def print_entry(title: str, lines: Iterable[str], style: str = "bold") -> None:
     """Print a title and, indented below it, lines wrapped to the terminal's width."""
     print_words(title, style)
     for line in lines:
-        # a path is never cut: it would no longer be one
+        # a path must not be cut, to stay usable
         width = max(console.width - 4, 20)
         for part in textwrap.wrap(line, width, break_long_words=False, break_on_hyphens=False):
             print_words(f"    {part}")
@@ -182,7 +182,7 @@ def print_rows(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 
 def print_listing(rows: list[dict[str, Any]]) -> None:
-    """Print rows of a name and its description."""
+    """Print rows with a name and its description."""
     for row in rows:
         (_, name), (_, summary), *others = row.items()
         lines = [summary]
@@ -193,7 +193,7 @@ def print_listing(rows: list[dict[str, Any]]) -> None:
 
 
 def _plain(value: Any) -> Any:
-    """Return the value with null for what JSON cannot hold: a figure that is not a number."""
+    """Return the value with null for figures that are not numbers, which JSON lacks."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):

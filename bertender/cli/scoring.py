@@ -1,6 +1,6 @@
 """bertender score.
 
-What opens models loads PyTorch, and is imported when the command runs.
+PyTorch is imported only when the command runs.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def build(name: str) -> Callable[..., None]:
 
 
 def lines_of_run(run: ScoreRun) -> Iterator[str]:
-    """Yield what a run has written, and what is missing."""
+    """Yield the lines on what a run has written, and what is missing."""
     resumed = f", {run.resumed} of them by an earlier run" if run.resumed else ""
     rate = f", {run.texts_per_s:.4g} texts/s" if run.texts_per_s else ""
     yield f"{run.out}: predictions for {run.texts} texts in {run.parts} parts{resumed}{rate}"

@@ -1,6 +1,6 @@
 """bertender serve, deploy, tune, api-key and install-server.
 
-What does the work is imported when a command runs: help texts and settings need none of it.
+The implementation is imported when a command runs, since help and settings do not need it.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def serve_command() -> Callable[..., None]:
             name: open_artifact(path, verify=False)
             for name, path in models_by_name(artifacts).items()
         }
-        _say_single_texts(models.values())
+        _warn_of_single_texts(models.values())
         config, taken = with_profile(config, [each.card for each in models.values()])
         if taken:
             messages.print(f"{taken}.", soft_wrap=True, markup=False)
@@ -110,13 +110,13 @@ def serve_command() -> Callable[..., None]:
 
 
 def models_by_name(words: Sequence[str]) -> Mapping[str, str]:
-    """Return the paths of artifacts by the names of their models, from words of a command line.
+    """Return artifact paths by model name, from the words of a command line.
 
-    A path alone is the model `classifier`; so is one with an equals sign that leads to a folder.
+    A single path is the model `classifier`, even with an equals sign if it leads to a folder.
     Others are NAME=ARTIFACT.
 
     Raises:
-        ConfigError: a name cannot be that of a model, or is there twice.
+        ConfigError: a name is not valid for a model, or occurs twice.
     """
     from serve.repository import check_name
 
@@ -136,8 +136,8 @@ def models_by_name(words: Sequence[str]) -> Mapping[str, str]:
     return models
 
 
-def _say_single_texts(models: Iterable[Artifact]) -> None:
-    """Say of finished models, whose folders name no columns, how many texts they are given."""
+def _warn_of_single_texts(models: Iterable[Artifact]) -> None:
+    """Warn how many texts imported models are given, as their folders name no columns."""
     for artifact in models:
         record = artifact.card.task
         if artifact.card.stage == IMPORT_STAGE and not record.source and len(record.labels) > 2:
@@ -175,7 +175,7 @@ def _ready(server: Server, profile: Path | None, as_json: bool) -> None:
     _print_state(
         as_json, {**urls, **page, "profile": str(profile) if profile else None}, "\n".join(lines)
     )
-    console.file.flush()  # a reader at the other end of a pipe is waiting for it
+    console.file.flush()  # a reader of the pipe may be waiting for this line
 
 
 def _print_state(as_json: bool, result: Mapping[str, str | None], words: str) -> None:
@@ -206,7 +206,7 @@ def deploy_command() -> Callable[..., None]:
         from serve.deploy import deploy
 
         config = DeployConfig.parse(settings_of(DeployConfig, values))
-        source = open_artifact(artifact, verify=False)  # checked when its files are placed
+        source = open_artifact(artifact, verify=False)  # checked when its files are copied
         deployment = deploy(source, to, config)
         if as_json:
             print_json(deployment.model_dump(mode="json"))
@@ -221,11 +221,11 @@ NEXT_STEPS = {
     "serving": "every request is answered by it now",
     "written": "a server that reads the repository has to load it, or to be started again",
 }
-"""By the state of a deployment."""
+"""Next step by state of a deployment."""
 
 
 def lines_of_deployment(deployment: Deployment, to: str) -> Iterator[str]:
-    """Return the lines that show a deployment to a place."""
+    """Return the lines of a deployment."""
     golden = deployment.golden
     yield (
         f"{deployment.model}: version {deployment.version} is {deployment.state}; "

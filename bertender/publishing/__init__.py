@@ -1,1 +1,1 @@
-"""Publishing: the model card of an artifact, and its way to a hub."""
+"""Publishing: an artifact's model card, and pushing it to a hub."""

@@ -1,7 +1,8 @@
-"""The model card of an artifact: the README.md that a hub shows, with its metadata.
+"""The model card of an artifact: the README.md shown by a hub, with its metadata.
 
-Every figure is from the artifact's own card or from a saved comparison; what nobody measured is
-not there. A README.md is no part of an artifact: it changes no output, and no digest covers it.
+All figures are from the artifact's own card or from a saved comparison; figures that were not
+measured are left out. A README.md is not part of an artifact: it affects no output, and no digest
+includes it.
 """
 
 from __future__ import annotations
@@ -32,12 +33,12 @@ from bertender.problems import PROBLEMS
 
 README_NAME = "README.md"
 SOMEWHERE = "OWNER/NAME"
-"""Stands for the repository in a card that is of none yet."""
+"""Placeholder for the repository in a card that has none yet."""
 TAG = "bertender"
 OWN_FAMILY = "bertender-"
-"""Start of a family that transformers does not know."""
+"""Prefix of families that transformers does not know."""
 SENTENCE_FILES = "modules.json"
-"""File of a folder that sentence-transformers opens."""
+"""File in folders of sentence-transformers."""
 
 PIPELINES: Mapping[str, str] = {
     "single_label_classification": "text-classification",
@@ -50,17 +51,17 @@ PIPELINES: Mapping[str, str] = {
     "ranking": "text-ranking",
     "masked_language_model": "fill-mask",
 }
-"""Kind of problem -> the hub's name of its task; several heads have none."""
+"""Kind of problem -> the hub's name of its task; several heads have no such name."""
 LIBRARIES: Mapping[str, str] = {"torch": "transformers", "onnx": "onnx", "bag-of-words": TAG}
-"""Kind of an artifact -> the hub's name of what opens it; bundles say that themselves."""
+"""Kind of artifact -> the hub's name of its library; bundles name their own."""
 IN_TRANSFORMERS = frozenset({"text-classification", "token-classification", "question-answering"})
-"""Tasks of a pipeline of transformers."""
+"""Tasks with a pipeline in transformers."""
 
 PIPELINE_SETTINGS: Mapping[str, str] = {
     "multi_label_classification": ", top_k=None",
     "regression": ', function_to_apply="none"',
 }
-"""Kind of problem -> what a pipeline must be called with: it shows one label by itself, and takes a
+"""Kind of problem -> arguments for the pipeline, which by default shows one label only and takes a
 number for a logit."""
 
 
@@ -94,12 +95,12 @@ def model_card(artifact: Artifact, config: ModelCardConfig, repository: str = SO
     """Return the text of an artifact's README.md, metadata included.
 
     Args:
-        artifact: whose card has the findings.
-        config: what the findings lack.
-        repository: where it is, or will be, on a hub.
+        artifact: artifact, whose card has the findings.
+        config: facts that the findings lack.
+        repository: its present or future name on a hub.
 
     Raises:
-        DataError: the comparison cannot be read, or has no row of this artifact.
+        DataError: the comparison cannot be read, or has no row for this artifact.
     """
     from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
@@ -141,10 +142,10 @@ def model_card(artifact: Artifact, config: ModelCardConfig, repository: str = SO
 
 
 def base_model(artifact: Artifact) -> str | None:
-    """Return the hub name of the model that an artifact's first ancestor started from.
+    """Return the hub name of the model from which an artifact's first ancestor started.
 
-    A recorded name with a slash may be a folder as well: it counts as a hub name where it was
-    imported from a commit, or where the hub's cache on this machine has it.
+    A recorded name with a slash may also be a folder: it counts as a hub name if it was imported
+    from a commit, or is in the hub's cache on this machine.
     """
     from huggingface_hub import try_to_load_from_cache
 
@@ -165,7 +166,7 @@ def base_model(artifact: Artifact) -> str | None:
 
 
 def _measured(artifact: Artifact, path: Path | None) -> Measured | None:
-    """Return the artifact's row of a saved comparison; None where none is named."""
+    """Return the artifact's row of a saved comparison; None without a comparison."""
     if path is None:
         return None
     comparison = read_comparison(path)
@@ -180,7 +181,7 @@ def _measured(artifact: Artifact, path: Path | None) -> Measured | None:
 
 
 def _library(artifact: Artifact) -> str | None:
-    """Return the hub's name of what opens an artifact."""
+    """Return the hub's name for the library that opens an artifact."""
     if artifact.card.family.startswith(OWN_FAMILY) and artifact.card.kind == "torch":
         return TAG
     if SENTENCE_FILES in artifact.card.files and artifact.card.kind == "torch":
@@ -200,13 +201,13 @@ def _summary(artifact: Artifact) -> Iterator[str]:
 
 
 def _section(title: str, lines: Iterator[str]) -> list[str]:
-    """Return a section; nothing where it has no lines."""
+    """Return a section; empty if it has no lines."""
     own = [*lines]
     return ["", f"## {title}", "", *own] if own else []
 
 
 def _own_score(artifact: Artifact, measured: Measured | None) -> float | None:
-    """Return the held-out score of the artifact itself; None where nobody measured it."""
+    """Return the held-out score of the artifact itself; None if it was not measured."""
     if measured is not None:
         score = measured.row.score
         return None if score.undefined is not None else score.value
@@ -215,7 +216,7 @@ def _own_score(artifact: Artifact, measured: Measured | None) -> float | None:
 
 
 def _figures(artifact: Artifact, measured: Measured | None) -> Iterator[str]:
-    """Yield a table of score, size and time, and what they were measured on."""
+    """Yield a table of score, size and latency, and their conditions."""
     yield "| Figure | Value |"
     yield "| --- | --- |"
     metric = artifact.card.task.metric
@@ -242,13 +243,13 @@ def _figures(artifact: Artifact, measured: Measured | None) -> Iterator[str]:
 
 
 def _recorded_score(artifact: Artifact, metric: str) -> Iterator[str]:
-    """Yield the score of an artifact, or that of the nearest model it was made from."""
+    """Yield the score of an artifact, or that of its nearest ancestor with one."""
     known = [each for each in lineage(artifact) if isinstance(each, Artifact)]
     scored = next((each for each in known if each.card.findings.scores is not None), None)
     if scored is None or (scores := scored.card.findings.scores) is None:
         return
     of = "" if scored is artifact else f" of {_code(scored.name)}, which it was made from"
-    # a stage that trains nothing does not count texts; those of its parent are the same
+    # stages without training do not count texts; the parent's count is the same
     same = [each for each in known if each.card.task.data == scored.card.task.data]
     lengths = [each.card.findings.lengths for each in same]
     n = next((each.held_out.texts for each in lengths if each is not None), None)
@@ -261,8 +262,8 @@ def _recorded_score(artifact: Artifact, metric: str) -> Iterator[str]:
 
 
 def _wilson(metric: str, score: float, n: int | None) -> tuple[float, float] | None:
-    """Return the 95 % interval of a share of right answers; None of other metrics, whose interval
-    is not known from value and number."""
+    """Return the 95 % interval of an accuracy; None for other metrics, whose interval does not
+    follow from value and count."""
     if metric != "accuracy" or not n:
         return None
     from scipy.stats import binomtest  # scipy takes a second to import
@@ -272,13 +273,13 @@ def _wilson(metric: str, score: float, n: int | None) -> tuple[float, float] | N
 
 
 def _interval(value: float, interval: tuple[float, float] | None, n: int | None) -> str:
-    """Return a score with its interval and number, as far as they are known."""
+    """Return a score with its interval and count, as far as they are known."""
     between = f" [{interval[0]:.3f}, {interval[1]:.3f}]" if interval else ""
     return f"{number(value)}{between}" + (f", n = {n}" if n else "")
 
 
 def _time(measured: Measured) -> Iterator[str]:
-    """Yield the time of one text, and the machine that took it."""
+    """Yield the latency of one text, and the machine of the measurement."""
     conditions = measured.comparison.circumstances
     noisy = is_noisy(measured.comparison)
     (time,) = marked((short(measured.row.latency.single.p50_ms),), noisy)
@@ -292,7 +293,7 @@ def _time(measured: Measured) -> Iterator[str]:
 
 
 def _uses(artifact: Artifact, repository: str, pipeline: str | None) -> Iterator[str]:
-    """Yield the ways to run the model, each as a block of code."""
+    """Yield the ways to run the model, each as a code block."""
     card = artifact.card
     if bundle := card.findings.bundle:
         yield f"It opens as {bundle.opens_as}."
@@ -302,7 +303,7 @@ def _uses(artifact: Artifact, repository: str, pipeline: str | None) -> Iterator
         yield from _block("sh", [f"bertender serve {repository}"])
     elif card.task.labels:
         yield from _block("python", _in_python(artifact, repository, pipeline))
-    if card.task.calibration and not card.findings.bundle:  # whose notes say it
+    if card.task.calibration and not card.findings.bundle:  # a bundle's notes say this
         how = card.task.calibration.words(f"`{CARD_NAME}`")
         yield f"Its probabilities are {how}. bertender does so; other libraries do not."
     if card.kind == "torch" and card.task.labels:
@@ -312,7 +313,7 @@ def _uses(artifact: Artifact, repository: str, pipeline: str | None) -> Iterator
 
 
 def _in_python(artifact: Artifact, repository: str, pipeline: str | None) -> list[str]:
-    """Return the lines that run a PyTorch model: by its library, or by bertender alone."""
+    """Return the lines that run a PyTorch model, with its library or only with bertender."""
     card, kind = artifact.card, artifact.card.task.problem_type
     if SENTENCE_FILES in card.files:
         return [
@@ -339,7 +340,7 @@ def _in_python(artifact: Artifact, repository: str, pipeline: str | None) -> lis
 
 
 def _onnxruntime(artifact: Artifact, repository: str) -> Iterator[str]:
-    """Yield the lines that run a graph in ONNX Runtime, opened as bertender opens it."""
+    """Yield the lines that run a graph in ONNX Runtime, with the session options of bertender."""
     findings, is_pair = artifact.card.findings, len(artifact.card.task.text_columns) > 1
     yield "import onnxruntime"
     yield "from huggingface_hub import snapshot_download"
@@ -372,7 +373,7 @@ def _block(language: str, lines: Iterator[str] | Sequence[str]) -> Iterator[str]
 
 
 def _limits(artifact: Artifact) -> Iterator[str]:
-    """Yield what the model cannot do, as far as its card knows."""
+    """Yield the model's limits, as far as its card knows them."""
     card = artifact.card
     problem = PROBLEMS.get(card.task.problem_type)
     if problem is not None and problem.names_labels and card.task.labels:
@@ -389,7 +390,7 @@ def _limits(artifact: Artifact) -> Iterator[str]:
 
 
 def _ancestors(artifact: Artifact, config: ModelCardConfig) -> Iterator[str]:
-    """Yield the models that it was made from, the nearest first, and what was not stated."""
+    """Yield the ancestors of a model, the nearest first, and missing statements."""
     known = [each for each in lineage(artifact) if isinstance(each, Artifact)]
     for each in known:
         card = each.card
@@ -405,7 +406,7 @@ def _ancestors(artifact: Artifact, config: ModelCardConfig) -> Iterator[str]:
 
 
 def _code(text: str) -> str:
-    """Return a text as code of Markdown, whatever characters it has."""
+    """Return a text as inline code of Markdown, whatever characters it has."""
     shown = visible(text)
     if "`" not in shown and "|" not in shown:
         return f"`{shown}`"
@@ -413,9 +414,9 @@ def _code(text: str) -> str:
 
 
 def stated_places(value: Any) -> Any:
-    """Return plain values with absolute paths shortened to their last names.
+    """Return plain values with absolute paths shortened to file names.
 
-    The card of a published artifact says which files it was made from, and not where they lay.
+    The card of a published artifact names the files that it was made from, without their folders.
     """
     if isinstance(value, str):
         return Path(value).name if value.startswith("/") else value

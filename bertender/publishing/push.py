@@ -1,7 +1,7 @@
 """Pushing an artifact to a hub: its files, `artifact.json` and a model card, in one commit.
 
-What goes there can be opened by the name of the repository, and is the same artifact: the digests
-of its files are those of the card. Paths of this machine are shortened to names before.
+The pushed repository can be opened by name and is the same artifact: the digests of its files are
+those on the card. Paths of this machine are shortened to names first.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from bertender.publishing.model_card import (
     stated_places,
 )
 
-if TYPE_CHECKING:  # the settings are read without it
+if TYPE_CHECKING:  # settings are read without these
     from huggingface_hub import HfApi
 
 BESIDE = frozenset({README_NAME, ".gitattributes"})
-"""Files of a repository that belong to any model."""
+"""Files that any model's repository may have."""
 TEXT_FILES = (GOLDEN_NAME, "texts.json")
-"""Files with texts of the task: for checks of a graph, and of a bundle for browsers."""
+"""Files with texts of the task, for checks of a graph or of a browser bundle."""
 TRANSPORTS = ("httpcore", "httpx", "requests", "urllib3")
-"""How the names of packages begin whose errors mean that nobody responds."""
+"""Prefixes of packages whose errors mean that nobody responds."""
 UNAUTHORIZED, FORBIDDEN = 401, 403
 HOW_TO_LOG_IN = (
     "Make one with the right to write at https://huggingface.co/settings/tokens, and give it by "
@@ -70,22 +70,21 @@ class Pushed(Record):
 
 
 def push(artifact: Artifact, repository: str, config: PushConfig, force: bool = False) -> Pushed:
-    """Push an artifact, whose digests are checked, to a repository of a hub.
+    """Push an artifact, whose digests are checked, to a repository on a hub.
 
-    A README.md in the artifact's folder is pushed as it is, and otherwise one is made.
+    A README.md in the artifact's folder is pushed unchanged; without one, it is generated.
 
     Args:
-        artifact: to push.
-        repository: OWNER/NAME; it is made where it is missing.
-        config: settings.
-        force: replace the model of a repository that no push has made.
+        artifact: artifact to push.
+        repository: OWNER/NAME; it is created if it is missing.
+        config: settings of `push`.
+        force: replace a model that no push has put into the repository.
 
     Raises:
-        ConfigError: the name is none; golden texts would be public, or a repository that was to be
-            private is.
+        ConfigError: the name is not valid; or golden texts, or a repository meant to be private,
+            would be public.
         DamagedArtifactError: files are missing or changed.
-        HubRefusedError: no token, or none with the right to write; or the repository holds another
-            model.
+        HubRefusedError: there is no token with write access; or the repository has another model.
         HubUnreachableError: no hub responds.
     """
     from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
@@ -137,7 +136,7 @@ def push(artifact: Artifact, repository: str, config: PushConfig, force: bool = 
 
 
 def _check_name(repository: str) -> None:
-    """Raise ConfigError for a name that no hub takes."""
+    """Raise ConfigError for a name that hubs do not allow."""
     from huggingface_hub.errors import HFValidationError
     from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
 
@@ -154,10 +153,10 @@ def _check_name(repository: str) -> None:
 
 
 def _readme(artifact: Artifact, config: PushConfig, repository: str) -> bytes:
-    """Return the README.md of an artifact's folder, or else one that is made.
+    """Return the README.md in an artifact's folder, or else a generated one.
 
     Raises:
-        ConfigError: settings of a card are set, and would change nothing.
+        ConfigError: settings of a card are set, but have no effect.
     """
     own = artifact.path / README_NAME
     if not own.is_file():
@@ -171,12 +170,12 @@ def _readme(artifact: Artifact, config: PushConfig, repository: str) -> bytes:
 
 
 def _token(file: Path | None) -> str:
-    """Return the token of a file, or the one that the hub's own library has.
+    """Return the token in a file, or the one of the hub's own library.
 
     Raises:
-        ConfigError: the file cannot be read, or holds no token; its content is never shown.
-        HubRefusedError: there is none.
-        HubUnreachableError: the hub's library is told to stay offline.
+        ConfigError: the file cannot be read, or has no token; its content is never shown.
+        HubRefusedError: there is no token.
+        HubUnreachableError: the hub's library is set to offline.
     """
     from huggingface_hub import constants, get_token
 
@@ -205,7 +204,7 @@ def _token(file: Path | None) -> str:
 def _check_public(
     artifact: Artifact, repository: str, config: PushConfig, is_private: bool
 ) -> None:
-    """Raise ConfigError where texts, or the whole repository, would be public by mistake."""
+    """Raise ConfigError if texts, or the whole repository, would be public by mistake."""
     if config.private and not is_private:
         raise ConfigError(
             f"private: {repository} is there already, and is public. Make it private in its "
@@ -223,19 +222,19 @@ def _check_public(
 
 
 def _files_before(hub: HfApi, repository: str, names: list[str]) -> set[str]:
-    """Return the files of the artifact that an earlier push has put into a repository."""
+    """Return the artifact files in a repository from an earlier push."""
     if CARD_NAME not in names:
         return set()
     path = hub.hf_hub_download(repository, CARD_NAME)
     try:
         card = Card.model_validate_json(Path(path).read_text(encoding="utf-8"))
-    except ValidationError:  # of another version, or of somebody else
+    except ValidationError:  # from another version, or another author
         return {CARD_NAME}
     return {CARD_NAME, *card.files}
 
 
 def _published(card: Card) -> str:
-    """Return the card as it is pushed: without paths of this machine."""
+    """Return the card to push, without paths of this machine."""
     task = card.task.model_dump(mode="json")
     shown = {name: stated_places(task[name]) for name in ("source", "left_out")}
     record = card.task.model_validate({**task, **shown})
@@ -275,8 +274,8 @@ def _explained(repository: str) -> Iterator[None]:
             f"the hub refuses what was sent to {repository} (status {status}): {said} Nothing was "
             "committed; run the same command again once that is mended."
         ) from None
-    except Exception as error:  # those of requests and of httpx share no base class
-        # an upload in threads names the file, and has what happened as its cause
+    except Exception as error:  # requests and httpx share no base class
+        # the error of an upload thread names the file, with the real error as its cause
         cause = error.__cause__ if isinstance(error, RuntimeError) and error.__cause__ else error
         is_transport = type(cause).__module__.startswith(TRANSPORTS)
         if is_transport or isinstance(cause, ConnectionError | RuntimeError):

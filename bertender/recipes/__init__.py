@@ -1,1 +1,1 @@
-"""The stages, and recipes of them: read, checked and run."""
+"""The stages, and recipes made of them: read, checked and run."""

@@ -1,10 +1,9 @@
 """Recipes: named steps, each from earlier ones; read, checked as a whole, and run once.
 
-Everything that settings, files and the machine show is checked before the first step runs: so no
-step that trains for hours is followed by one that was bound to fail. A step is reused where its
-stamp has the same stage, config, inputs, data and library versions, bertender's own among them. A
-step that was killed leaves no stamp and no half-written output; training resumes from its last
-checkpoint.
+Settings, files and the machine are checked before the first step runs, so that no step fails
+predictably after hours of training. A step is reused if its stamp has the same stage, config,
+inputs, data and library versions, including bertender's. A killed step leaves no stamp and no
+half-written output; training resumes from its last checkpoint.
 """
 
 from __future__ import annotations
@@ -32,18 +31,18 @@ from bertender.tasks.loading import load_task
 from bertender.tasks.named import TASKS
 from bertender.tasks.task import Task, TaskConfig
 
-if TYPE_CHECKING:  # it loads PyTorch
+if TYPE_CHECKING:  # it imports PyTorch
     from bertender.models.own_models import ExpectedModel
 
 logger = logging.getLogger(__name__)
 
 TASK_SETTINGS = "task"
-"""The name that `--set` uses for the recipe's task; no step may have it."""
+"""Name of the recipe's task in `--set`; no step may have it."""
 RECIPE_ENDINGS = (".yaml", ".yml")
 
 
 class Setting(NamedTuple):
-    """A setting to change: of the step (or `task`), under the key, to the value."""
+    """A setting to change: step (or `task`), key and value."""
 
     step: str
     key: str
@@ -51,9 +50,9 @@ class Setting(NamedTuple):
 
 
 class Step(Record):
-    """One step of a recipe."""
+    """A step of a recipe."""
 
-    # it names the output, and stands before the dot of --set
+    # it names the output, and precedes the dot in --set
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*$")
     stage: str
     sources: Annotated[
@@ -64,7 +63,7 @@ class Step(Record):
 
 
 class Recipe(Record):
-    """Steps that `bertender run` runs."""
+    """Steps to run with `bertender run`."""
 
     name: str
     summary: str
@@ -74,10 +73,10 @@ class Recipe(Record):
     next: tuple[str, ...] = Field((), description="commands to show at the end")
 
     def of_tasks(self, names: Sequence[str] = ()) -> dict[str, Recipe]:
-        """Return the recipe of each task by the task's name, or itself alone under the name "".
+        """Return the recipe of each task by the task's name, or only this recipe under the name "".
 
         Args:
-            names: of tasks; by default the recipe's own.
+            names: names of tasks; by default the recipe's own.
 
         Raises:
             UnknownNameError: there is no such task.
@@ -99,10 +98,10 @@ class Recipe(Record):
         return {name: self.model_copy(update={"task": own}) for name, own in of_each.items()}
 
     def with_settings(self, changes: Iterable[Setting]) -> Recipe:
-        """Return the recipe with some settings changed; whether a key exists shows when it runs.
+        """Return the recipe with some settings changed; unknown keys are found when it runs.
 
         Raises:
-            ConfigError: a change is for a step that the recipe does not have.
+            ConfigError: a change names a step that the recipe does not have.
         """
         values = self.model_dump(by_alias=True)
         settings = {step["name"]: step["with"] for step in values["steps"]}
@@ -121,7 +120,7 @@ def read_setting(text: str) -> Setting:
     """Read `step.key=value`; the value is YAML.
 
     Raises:
-        ConfigError: it is not of that form.
+        ConfigError: the text does not have this form.
     """
     place, equals, value = text.partition("=")
     step, dot, key = place.partition(".")
@@ -137,7 +136,7 @@ def read_setting(text: str) -> Setting:
 
 
 def recipe_names() -> dict[str, str]:
-    """Return the embedded recipes, name and summary."""
+    """Return name and summary of the embedded recipes."""
     return {name: yaml.safe_load(text)["summary"] for name, text in sorted(_embedded().items())}
 
 
@@ -151,7 +150,7 @@ def load_recipe(name: str) -> Recipe:
 
     Raises:
         UnknownNameError: there is no such recipe.
-        ConfigError: there is no such file, or it is not a recipe; every problem is named.
+        ConfigError: there is no such file, or it is not a recipe; the message has every problem.
     """
     if not name.endswith(RECIPE_ENDINGS):
         embedded = _embedded()
@@ -172,7 +171,7 @@ def parse_recipe(name: str, text: str) -> Recipe:
     """Build a recipe from YAML and check that its steps fit together.
 
     Raises:
-        ConfigError: it is not a recipe, or a step cannot start from the steps that it names.
+        ConfigError: the text is not a recipe, or a step cannot start from its named steps.
     """
     try:
         values = yaml.safe_load(text)
@@ -200,7 +199,7 @@ def parse_recipe(name: str, text: str) -> Recipe:
 
 
 def _check_sources(step: Step, earlier: Mapping[str, Step]) -> None:
-    """Raise ConfigError unless a step can start from the earlier steps that it names."""
+    """Raise ConfigError if a step cannot start from the earlier steps that it names."""
     if step.stage not in STAGES:
         raise UnknownNameError(f"stage (of step {step.name!r})", step.stage, STAGES)
     for source in step.sources:
@@ -221,11 +220,11 @@ def _check_sources(step: Step, earlier: Mapping[str, Step]) -> None:
 
 
 def _explain(problem: Any, values: Mapping[str, Any]) -> str:
-    """Return what is wrong where in a recipe, by the names that its author wrote."""
+    """Return the place and the problem in a recipe, by the names that its author wrote."""
     places, key = [*problem["loc"]], problem["loc"][-1]
     owner: type[Record] = Recipe
     where = []
-    if places[0] == "steps" and len(places) > 1:  # of one step: `step 2 (student)`
+    if places[0] == "steps" and len(places) > 1:  # in a step: `step 2 (student)`
         owner, step = Step, values["steps"][places[1]]
         name = step.get("name") if isinstance(step, dict) else None
         where.append(f"step {places[1] + 1}" + (f" ({name})" if name else ""))
@@ -243,7 +242,7 @@ def _explain(problem: Any, values: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True)
 class PlannedStep:
-    """A step, its settings, and the folder of its outputs."""
+    """A step, its settings, and its output folder."""
 
     step: Step
     config: Config
@@ -255,20 +254,20 @@ class PlannedStep:
 
     @property
     def outputs(self) -> list[Path]:
-        """All that the step writes, its own output first."""
+        """All outputs of the step, its own output first."""
         output = self.out / (self.step.name + self.stage.suffix)
         return [output, *self.stage.also_writes(self.config, output)]
 
     @property
     def filled(self) -> Config:
-        """The config with the settings that earlier steps stand for."""
+        """The config with the settings given by earlier steps."""
         sources = [Source(name, self.out / name) for name in self.step.sources]
         return self.stage.filled(self.config, sources)
 
 
 @contextmanager
 def naming(step: Step) -> Iterator[None]:
-    """Put the step's name before the message of an error."""
+    """Prefix error messages with the step's name."""
     try:
         yield
     except BertenderError as error:
@@ -280,11 +279,11 @@ def make_plan(recipe: Recipe, out: Path) -> list[PlannedStep]:
     """Return the steps with their settings, checked.
 
     Args:
-        recipe: its steps are known to name earlier steps only.
-        out: directory that gets their outputs.
+        recipe: recipe whose steps only name earlier steps.
+        out: directory for the outputs.
 
     Raises:
-        BertenderError: what is wrong, after the name of the step.
+        BertenderError: the first problem, after the name of the step.
     """
     if nearest := unusable_parent(out / recipe.steps[0].name):
         raise ConfigError(
@@ -313,7 +312,7 @@ def make_plan(recipe: Recipe, out: Path) -> list[PlannedStep]:
 
 
 def _check_products(plan: Sequence[PlannedStep]) -> None:
-    """Raise a BertenderError where a step would start from what it cannot use."""
+    """Raise a BertenderError if a step would start from an artifact that it cannot use."""
     products: dict[str, Product] = {}
     by_path: dict[Path, ExpectedModel | None] = {}
     for planned in plan:
@@ -331,7 +330,7 @@ def _check_products(plan: Sequence[PlannedStep]) -> None:
 
 
 def _check_files(plan: Sequence[PlannedStep]) -> None:
-    """Raise a BertenderError where a setting names a missing path that no step will make."""
+    """Raise a BertenderError if a setting names a missing path that no step will make."""
     made: set[Path] = set()
     for planned in plan:
         with naming(planned.step):
@@ -355,7 +354,7 @@ class StepOutcome:
 def checked(
     recipe: Recipe, out: Path, force: bool = False, task: Task | None = None
 ) -> tuple[list[PlannedStep], Task]:
-    """Return the steps of a recipe and its task, after all checks that need no step to run.
+    """Return the steps of a recipe and its task, after all checks possible before a step runs.
 
     Arguments and errors are those of `run_recipe`; the task is loaded unless it is given.
     """
@@ -369,7 +368,7 @@ def checked(
         held_out_alone = any(each.stage.brings_labels(each.config) for each in plan)
         task = load_task(TaskConfig.parse(recipe.task), has_model=held_out_alone)
     plan = _fitting(plan, task)
-    for planned in plan:  # settings and sources may not go together with the task
+    for planned in plan:  # settings and sources may conflict with the task
         with naming(planned.step):
             planned.stage.accepts(task)
             planned.stage.check(planned.filled, task)
@@ -377,8 +376,8 @@ def checked(
 
 
 def _fitting(plan: Sequence[PlannedStep], task: Task) -> list[PlannedStep]:
-    """Return the steps without those that take no task of this kind, where the others do without
-    them: a table has no row of a bag of words for tags."""
+    """Return the steps without those for other kinds of tasks, if the rest works without them: a
+    table for taggers has no row for a bag of words."""
     left_out = {planned.step.name for planned in plan if not planned.stage.takes(task)}
     fitting = []
     for planned in plan:
@@ -394,18 +393,18 @@ def _fitting(plan: Sequence[PlannedStep], task: Task) -> list[PlannedStep]:
 def recipes_of(
     recipe: Recipe, out: Path, tasks: Sequence[str] = (), force: bool = False
 ) -> dict[Path, Recipe]:
-    """Return the recipe of each task by the folder that gets its outputs.
+    """Return the recipe of each task by its output folder.
 
-    Several are checked here, because what the last one lacks must not show after hours.
+    All are checked first, so that errors of the last recipe do not show after hours.
 
     Args:
-        recipe: of one task or of several.
-        out: that folder of one task; of several, each has a folder there.
-        tasks: names, instead of those of the recipe.
+        recipe: recipe for one task or several.
+        out: output folder; with several tasks, each has a folder inside it.
+        tasks: task names, instead of those in the recipe.
         force: as for `run_recipe`.
 
     Raises:
-        BertenderError: what `run_recipe` raises before the first step runs.
+        BertenderError: any error that `run_recipe` raises before the first step.
     """
     recipes = {out / name: own for name, own in recipe.of_tasks(tasks).items()}
     if len(recipes) > 1:
@@ -422,18 +421,18 @@ def run_recipe(
     force: bool = False,
     at_step: Callable[[Step, int, int], None] = lambda step, number, steps: None,
 ) -> Iterator[StepOutcome]:
-    """Run the steps in order, yielding what became of each.
+    """Run the steps in order, yielding the outcome of each.
 
     Args:
-        recipe: what to run.
-        out: directory that gets an artifact, or a JSON file, for each step.
+        recipe: recipe to run.
+        out: directory for an artifact, or a JSON file, of each step.
         fresh: build every step again.
-        force: replace finished artifacts that no run of a recipe has made there.
-        at_step: called before each step, with its number, from 1, of so many.
+        force: replace finished artifacts there that no run of a recipe has made.
+        at_step: called before each step, with its number from 1 and the number of steps.
 
     Raises:
-        BertenderError: whatever a step raises, with the step's name before the message. What
-            `make_plan` checks is raised before the first step runs.
+        BertenderError: any error of a step, with the step's name before the message. Errors of
+            `make_plan` are raised before the first step runs.
     """
     plan, task = checked(recipe, out, force)
     names = {planned.step.name for planned in plan}
@@ -456,12 +455,12 @@ def run_recipe(
 def run_step(
     planned: PlannedStep, task: Task, done: Mapping[str, Artifact], fresh: bool = False
 ) -> StepOutcome:
-    """Run a step, whose settings are checked, unless its output is there already.
+    """Run a step with checked settings, unless its output exists already.
 
     Args:
-        planned: what to run.
-        task: whose texts it reads.
-        done: the artifacts that it may start from, by the names that the step has for them.
+        planned: step to run.
+        task: task whose texts it reads.
+        done: artifacts that it may start from, by the names in the step.
         fresh: run it in any case.
     """
     started = time.monotonic()
@@ -472,7 +471,7 @@ def run_step(
         "config": config.model_dump(mode="json"),
         "files": stage.files_digest(config),
         "texts": stage.texts_digest(config, task),
-        # a comparison shows names and parity of its sources, which their digests leave out
+        # a comparison shows names and parity of its sources, which are not in their digests
         "sources": [(each.name, each.digest, each.card.findings.parity) for each in sources],
         "task": task.fingerprint() if stage.needs_task else None,
         "libraries": library_versions(),

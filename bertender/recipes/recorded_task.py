@@ -1,4 +1,4 @@
-"""The task that an artifact was made for, loaded again."""
+"""The recorded task of an artifact, loaded again."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ CONTENT = ("text_column", "pair_column", "label_column", "problem_type", "skip_b
 
 
 def task_of_models(artifacts: Sequence[Artifact], changes: Mapping[str, Any]) -> Task:
-    """Load the task that models are judged on: as `recorded_task` of the first that records one."""
+    """Load the task for evaluating models: `recorded_task` of the first model that records one."""
     recording = (each for each in artifacts if each.card.task.source)
     return recorded_task(next(recording, artifacts[0]), changes)
 
 
 def recorded_task(artifact: Artifact, changes: Mapping[str, Any]) -> Task:
-    """Load the task that an artifact was made for, with some of its settings changed.
+    """Load the task that an artifact records, with some settings changed.
 
-    Validation texts are the same as then; older artifacts have none, since they learned from every
-    training text. Data that have changed since are named in a warning.
+    Validation texts are the recorded ones; older artifacts have none, since they learned from all
+    training texts. A warning names data that have changed since.
 
     Raises:
-        ConfigError: the artifact records no task, and `changes` name none; or more is to be set
-            apart than was then; or the labels of the data are not those of a model that records
+        ConfigError: the artifact records no task and `changes` name none; or they enlarge the share
+            of validation texts; or the data have labels that are unknown to a model that records
             none.
     """
     record = artifact.card.task
     source = dict(record.source)
     if source.get("text_column") == default_of("text_column") not in record.text_columns:
-        # recorded at its default, where the problem type has columns of its own
+        # recorded at its default, though the problem type has its own columns
         source = {name: source[name] for name in source.keys() - {"text_column", "label_column"}}
     names_task, names_files = {"task", "train"} & changes.keys(), {"train", "dev"} & changes.keys()
     if not (names_task or source or "dev" in changes):
@@ -48,12 +48,12 @@ def recorded_task(artifact: Artifact, changes: Mapping[str, Any]) -> Task:
             "--dev FILE with texts and labels to judge by (and --text-column, --label-column), "
             "and --train FILE where something is to be learned."
         )
-    kind = problem_of(artifact)  # which the suffix of a file need not show
+    kind = problem_of(artifact)  # a file's suffix need not show it
     of_kind = {"problem_type": kind.name} if names_files and kind is not SINGLE_LABEL else {}
     settings = {**({} if names_task else source), **of_kind, **changes}
     config = TaskConfig.parse(settings)
     is_own = config.task == source.get("task")
-    if config.train is not None:  # whatever the task is called
+    if config.train is not None:  # whatever the task's name
         is_own = str(config.train.absolute()) == source.get("train")
     if is_own:
         share = source.get("select", 0.0)
@@ -73,8 +73,8 @@ def recorded_task(artifact: Artifact, changes: Mapping[str, Any]) -> Task:
     task = load_task(config, has_model=bool(record.labels))
     if is_own and not changes.keys() & {*CONTENT}:
         _warn_of_changed_data(artifact, task, config)
-    # texts of another task, which an artifact may be checked on, stay as they are where it has a
-    # task of its own: each command says whether it takes them
+    # texts of another task, for checks of an artifact, keep their labels if the artifact has its
+    # own task: each command decides whether it takes them
     if not record.labels or task.problem_type != record.problem_type:
         return task
     if record.source and {*task.labels} - {*record.labels} and config.label_map is None:
@@ -83,15 +83,15 @@ def recorded_task(artifact: Artifact, changes: Mapping[str, Any]) -> Task:
 
 
 def _warn_of_changed_data(artifact: Artifact, task: Task, config: TaskConfig) -> None:
-    """Warn of an artifact's files whose examples have changed since it was made, or are gone:
-    without its validation file, texts that it has learned from would become validation texts."""
+    """Warn of an artifact's files with examples that have changed, or that are missing: without its
+    validation file, texts that it has learned from would become validation texts."""
     before = artifact.card.task.data
     changed = [name for name, digest in task.data.items() if before.get(name, digest) != digest]
     if config.select != 0:
         changed += [name for name in before.keys() - task.data if name.endswith("selection")]
     kinds = {"train": "training", "dev": "held-out", "selection": "validation"}
     for name in changed:
-        head, _, split = name.rpartition(" ")  # of several named tasks, each has files
+        head, _, split = name.rpartition(" ")  # each of several named tasks has files
         path = task.source.get(name)
         logger.warning(
             "%s: the %s examples%s%s %s since the artifact was made. A model made now is of other "
@@ -102,9 +102,10 @@ def _warn_of_changed_data(artifact: Artifact, task: Task, config: TaskConfig) ->
 
 
 def _check_not_chosen_on(artifact: Artifact, config: TaskConfig) -> None:
-    """Raise ConfigError where texts that chose and calibrated the artifact would score it.
+    """Raise ConfigError if texts that chose or calibrated the artifact would score it.
 
-    Of a held-out file alone, a share became validation texts; the others score in every command.
+    With only a held-out file, a share of it became validation texts; the others score in every
+    command.
     """
     source = artifact.card.task.source
     before = source.get("select")

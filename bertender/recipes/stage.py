@@ -1,7 +1,7 @@
-"""Stage: what a command, a recipe step and a Python function are made from.
+"""Stage: the implementation behind a command, a recipe step and a Python function.
 
-A recipe is checked by its stages before the first step runs: a `Product` is what a step will write,
-a `Want` what a later step starts from, a `NamedFile` what a setting names.
+A recipe is checked by its stages before the first step runs: a `Product` describes a step's future
+output, a `Want` a later step's requirement, a `NamedFile` a file in the settings.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from bertender.core.config import Config, Record
 from bertender.core.errors import BertenderError, ConfigError, DataError
 from bertender.core.files import save_result
 
-if TYPE_CHECKING:  # which `bertender --help` does without
+if TYPE_CHECKING:  # `bertender --help` does not need these
     from transformers import PreTrainedModel
 
     from bertender.models.own_models import ExpectedModel
@@ -30,17 +30,17 @@ AnyConfig = TypeVar("AnyConfig", bound=Config)
 
 
 class NamedFile(Protocol):
-    """Files that a setting names."""
+    """Files named by a setting."""
 
     @property
     def path(self) -> Path | None:
-        """Its path, if the name can be one."""
+        """The path of the files, if the name can be one."""
 
     def check(self) -> None:
-        """Raise a BertenderError where it is not there."""
+        """Raise a BertenderError if the files are missing."""
 
     def digest(self) -> str:
-        """Return a digest of its contents; empty for what is not on this machine."""
+        """Return a digest of the contents; empty if they are not on this machine."""
 
 
 @dataclass(frozen=True)
@@ -81,17 +81,17 @@ class TextFile:
 
 @dataclass(frozen=True)
 class TaskData:
-    """The data of a task by its name.
+    """The data of a task, by its name.
 
-    Loading them takes a while, and the recipe's own task may rule them out: so the stage that reads
-    them loads them in its check.
+    Loading them takes a while, and the recipe's own task may be incompatible, so the stage loads
+    them in its check.
     """
 
     task: str
     path: None = None
 
     def check(self) -> None:
-        """Do nothing: the settings have checked the name."""
+        """Do nothing, as the settings have checked the name."""
 
     def digest(self) -> str:
         from bertender.tasks.loading import load_task
@@ -102,7 +102,7 @@ class TaskData:
 
 @dataclass(frozen=True)
 class TeacherData:
-    """A data file that is a teacher, or a folder of parts."""
+    """A data file, or a folder of parts, as teacher."""
 
     path: Path
 
@@ -118,7 +118,7 @@ class TeacherData:
 
 
 def folder_digest(folder: Path) -> str:
-    """Return a digest of a folder's files but the timing; empty where there are none."""
+    """Return a digest of a folder's files except the timing; empty without files."""
     digest = hashlib.sha256()
     paths = (path for path in folder.rglob("*") if path.is_file() and path.name != TIMING_NAME)
     files = sorted(paths)
@@ -128,7 +128,7 @@ def folder_digest(folder: Path) -> str:
 
 
 class Source(NamedTuple):
-    """An earlier step that a step starts from, and where its artifact lies."""
+    """An earlier step that a step starts from, and the path of its artifact."""
 
     name: str
     path: Path
@@ -136,7 +136,7 @@ class Source(NamedTuple):
 
 @dataclass(frozen=True)
 class Product:
-    """An artifact as far as the settings of its step define it."""
+    """An artifact, as far as the settings of its step define it."""
 
     stage: str
     kind: Kind
@@ -145,10 +145,10 @@ class Product:
     """Whether it has a masked-language head."""
     precision: str = "float32"
     settings: Config | None = None
-    """Settings of its step, where a later step must agree with some."""
+    """Settings of its step, which a later step may have to match."""
     model: ExpectedModel | None = None
-    """Its architecture, and its shape where that follows from the settings; None where unknown,
-    as of a hub name that is not cached."""
+    """Its architecture, and its shape if that follows from the settings; None if unknown, as for a
+    hub name that is not cached."""
 
     def __str__(self) -> str:
         model = "classifier" if self.classifies else "encoder without a classification head"
@@ -165,7 +165,7 @@ class Want:
     """Field of a `Product` -> the value that it must have."""
 
     def check(self, source: str, product: Product) -> None:
-        """Raise ConfigError where an earlier step will not make what is required."""
+        """Raise ConfigError if an earlier step will not make what is required."""
         if any(getattr(product, name) != value for name, value in self.fields.items()):
             raise ConfigError(
                 f"it starts from {source!r}, which will be {product}, and needs {self.name}. "
@@ -192,7 +192,7 @@ GRAPH_TO_QUANTIZE = Want(
 
 @dataclass(frozen=True)
 class Earlier:
-    """Models that a step of a recipe may start from, before any is made."""
+    """Models that a step of a recipe may start from, before they are made."""
 
     sources: Sequence[ExpectedModel | None] = ()
     """Models of the earlier steps that it starts from."""
@@ -202,7 +202,7 @@ class Earlier:
     def model_at(self, name: str | Path) -> ExpectedModel | None:
         """Return the model that a setting names, as it will be when the step runs."""
         path = Path(name).resolve()
-        if path in self.by_path:  # another one may lie there from a run before
+        if path in self.by_path:  # an earlier run may have left another one there
             return self.by_path[path]
         from bertender.models.own_models import expected_on_disk
 
@@ -210,35 +210,35 @@ class Earlier:
 
 
 class Stage:
-    """A row of STAGES. Methods that take `config` get it with the settings of its sources filled.
+    """A row of STAGES. Methods with `config` get it with the settings from its sources filled in.
 
-    A subclass imports what it works with inside its methods: one command loads one stage, and
+    A subclass imports its implementation inside its methods: a command loads only its stage, and
     settings are read without PyTorch.
     """
 
     name: ClassVar[str]
     summary: ClassVar[str]
     source: ClassVar[str | None] = None
-    """The argument of the command that names what it starts from: `teacher` or `artifact`."""
+    """The command's argument for the stage's source: `teacher` or `artifact`."""
     sources: ClassVar[Sequence[int]] = (1,)
-    """From how many earlier steps of a recipe it can start."""
+    """Possible numbers of earlier steps in a recipe to start from."""
     fills: ClassVar[str | None] = None
-    """The setting that the earlier step beyond the necessary ones stands for."""
+    """The setting that is filled by an additional earlier step."""
     wanted: ClassVar[Want] = CLASSIFIER
-    """The product that an earlier step must make, whatever the settings."""
+    """Requirement on earlier steps, whatever the settings."""
     file_setting: ClassVar[str | None] = None
-    """The setting that a data file stands for, where one may be given instead of an artifact."""
+    """The setting that a data file fills, if one may be given instead of an artifact."""
     needs_task: ClassVar[bool] = True
     problem_types: ClassVar[Collection[str] | None] = None
-    """The rows of PROBLEMS whose tasks it takes; None for all."""
+    """Supported problem types (rows of PROBLEMS); None for all."""
     suffix: ClassVar[str] = ""
-    """`.json` where the output is a report; an artifact's directory has none."""
+    """`.json` if the output is a report; an artifact's directory has none."""
     cacheable: ClassVar[bool] = True
-    """False for a step that is a check of the moment, such as a server that must start."""
+    """False for a step that must be repeated, such as a check that a server starts."""
 
     @property
     def config(self) -> type[Config]:
-        """The class of its settings."""
+        """The class of the stage's settings."""
         raise NotImplementedError
 
     def work(
@@ -248,37 +248,38 @@ class Stage:
         raise NotImplementedError
 
     def requires(self) -> None:
-        """Raise where this machine lacks what the stage needs."""
+        """Raise an error if this machine lacks something that the stage needs."""
 
     def counts(self, config: Any) -> Sequence[int]:
-        """Return from how many earlier steps of a recipe it can start, with these settings."""
+        """Return the possible numbers of earlier steps to start from, with these settings."""
         return self.sources
 
     def brings_labels(self, config: Any) -> bool:
-        """Return whether it learns from texts of its own, so that a held-out file is enough."""
+        """Return whether the stage has its own training texts, so that a held-out file is
+        enough."""
         return False
 
     def wants(self, config: Any, position: int) -> Want:
-        """Return what the earlier step at a position must make."""
+        """Return the requirement on the earlier step at a position."""
         return self.wanted
 
     def check_model(self, config: Any, position: int, model: PreTrainedModel) -> None:
-        """Raise where it cannot start from a model of such an architecture."""
+        """Raise an error if the stage cannot start from a model of this architecture."""
 
     def check_shape(self, config: Any, position: int, model: PreTrainedModel) -> None:
-        """Raise where it cannot start from a model of such layers and widths."""
+        """Raise an error if the stage cannot start from a model with these layers and widths."""
 
     def makes(self, config: Any) -> Product:
-        """Return the artifact that it will write."""
+        """Return the artifact that the stage will write."""
         return Product(self.name, "torch")
 
     def makes_of(self, config: Any, sources: Sequence[Product]) -> Product:
-        """Return the artifact that it will write, given those of the steps that it starts from."""
+        """Return the artifact that the stage will write, given those that it starts from."""
         return self.makes(config)
 
     def model(self, config: Any, earlier: Earlier) -> ExpectedModel | None:
-        """Return the model that it will make, as far as it is known; raise where it can make none
-        of these settings."""
+        """Return the model that the stage will make, as far as it is known; raise an error if these
+        settings allow none."""
         return None
 
     def files(self, config: Any) -> Iterable[NamedFile]:
@@ -286,21 +287,21 @@ class Stage:
         return ()
 
     def texts(self, config: Any, task: Task) -> Sequence[Example]:
-        """Return the texts that it reads besides the splits of the task."""
+        """Return the texts that the stage reads besides the splits of the task."""
         return ()
 
     def check(self, config: Any, task: Task) -> None:
-        """Raise where settings and task do not go together: before the first step of a recipe."""
+        """Raise an error if settings and task conflict, before the first step of a recipe."""
 
     def also_writes(self, config: Any, out: Path) -> Sequence[Path]:
-        """Return the artifacts that it writes next to `out`."""
+        """Return the artifacts that the stage writes next to `out`."""
         return ()
 
     def parse(self, settings: Mapping[str, Any]) -> Config:
-        """Return the settings: the first of what is read, because a task may take long to load.
+        """Return the settings; they are read first, because a task may take long to load.
 
         Raises:
-            BertenderError: they are wrong, or a file that one of them names is not there.
+            BertenderError: the settings are wrong, or name a missing file.
         """
         config = self.config.parse(settings)
         for file in self.files(config):
@@ -310,9 +311,9 @@ class Stage:
     def run(
         self, sources: Sequence[Artifact], task: Task | None, config: Config, out: Path
     ) -> Artifact | Record:
-        """Do the work, with the settings that `sources` stand for; a report is saved at `out`.
+        """Do the work, with the settings filled by `sources`; a report is saved at `out`.
 
-        What `check` refuses is refused by the work too, before it loads a model.
+        Everything that `check` refuses is refused by the work too, before it loads a model.
         """
         filled = self.filled(config, [Source(each.name, each.path) for each in sources])
         if task is not None:
@@ -332,10 +333,10 @@ class Stage:
         return made
 
     def filled(self, config: AnyConfig, sources: Sequence[Source]) -> AnyConfig:
-        """Return the config with the settings that earlier steps stand for.
+        """Return the config with the settings filled by earlier steps.
 
         Raises:
-            ConfigError: such a setting is explicit as well, or conflicts with another one.
+            ConfigError: such a setting is also explicit, or conflicts with another one.
         """
         necessary = self.counts(config)[0]
         if self.fills is None or len(sources) <= necessary:
@@ -351,12 +352,13 @@ class Stage:
         return filled
 
     def takes(self, task: Task) -> bool:
-        """Return whether the stage takes a task's problem type; of several heads, those of all."""
+        """Return whether the stage supports a task's problem type; with several heads, all of
+        theirs."""
         kinds = {each.name for each in task.problem.heads.values()} or {task.problem_type}
         return self.problem_types is None or kinds.issubset(self.problem_types)
 
     def accepts(self, task: Task) -> None:
-        """Raise ConfigError for a task of a problem type that the stage does not take."""
+        """Raise ConfigError for a task whose problem type the stage does not support."""
         if not self.takes(task):
             raise ConfigError(
                 f"stage {self.name!r} takes tasks of "
@@ -366,7 +368,7 @@ class Stage:
             )
 
     def check_source(self, config: Any, position: int, source: str, product: Product) -> None:
-        """Raise a BertenderError where an earlier step will not make what this one starts from."""
+        """Raise a BertenderError if an earlier step will not meet this stage's requirement."""
         self.wants(config, position).check(source, product)
         if product.model is None:
             return
@@ -379,7 +381,7 @@ class Stage:
             raise
 
     def check_out(self, config: Config, out: Path, force: bool) -> None:
-        """Raise ArtifactError where a finished artifact would be replaced, and not by `force`."""
+        """Raise ArtifactError if a finished artifact would be replaced without `force`."""
         for place in (out, *self.also_writes(config, out)):
             check_not_finished(place, force)
 
@@ -388,12 +390,12 @@ class Stage:
         return " ".join(each.digest() for each in self.files(config))
 
     def texts_digest(self, config: Config, task: Task) -> str:
-        """Return a digest of the texts that it reads besides the splits of the task."""
+        """Return a digest of the texts that the stage reads besides the splits of the task."""
         texts = self.texts(config, task)
         return hashlib.sha256(json.dumps(texts).encode()).hexdigest() if texts else ""
 
     def result(self, output: Path) -> dict[str, Any]:
-        """Return what the stage has made, as plain values."""
+        """Return the stage's output as plain values."""
         if self.suffix:
             return dict(json.loads(output.read_text(encoding="utf-8")))
         plain = Artifact.load(output, verify=False).card.model_dump(mode="json")

@@ -1,7 +1,7 @@
-"""STAGES: what a step of a recipe, a command and a Python function can be.
+"""STAGES: the possible steps of a recipe, which are also commands and Python functions.
 
-A stage imports what it works with inside its methods: so `bertender export --help` loads nothing of
-distilling, and no command loads PyTorch before its settings, paths and data are checked.
+A stage imports its implementation inside its methods, so that `bertender export --help` does not
+load distillation, and no command loads PyTorch before its settings, paths and data are checked.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class Encoder:
 
 
 def expected_encoder(name: str, earlier: Earlier) -> ExpectedModel | None:
-    """Return the model that a setting names, where it will be on this machine."""
+    """Return the model that a setting names, as it will be on this machine."""
     from distill.teachers.encoders import located
 
     return earlier.model_at(located(name))
@@ -146,7 +146,7 @@ class Pretrain(Stage):
     def check_source(
         self, config: PretrainConfig, position: int, source: str, product: Product
     ) -> None:
-        """Check also that the shallower encoder has the same shape but for its depth."""
+        """Check also that the shallower encoder has the same shape except for its depth."""
         from distill.pretraining.config import OBJECTIVES, PretrainConfig
         from distill.pretraining.pretrain import check_same_shape
 
@@ -252,7 +252,7 @@ class Baseline(Stage):
 
 
 class Finetune(Stage):
-    """A teacher, of one task or of several at once."""
+    """A teacher, for one task or several at once."""
 
     name = "finetune"
     summary = "Fine-tune an encoder on a task: the teacher."
@@ -287,7 +287,7 @@ class Finetune(Stage):
         check_word_labels(task, config)
         check_one_text(task, config)
         for each in config.more_tasks:
-            TaskData(each).digest()  # which loads them
+            TaskData(each).digest()  # loads them
 
     def also_writes(self, config: MultiTaskConfig, out: Path) -> Sequence[Path]:
         from distill.finetuning.config import sibling_paths
@@ -296,7 +296,7 @@ class Finetune(Stage):
 
 
 class UnlabelledStage(Stage):
-    """A stage that can learn from texts without labels, too."""
+    """A stage that can also learn from unlabelled texts."""
 
     def texts(self, config: UnlabelledConfig, task: Task) -> Sequence[Example]:
         from distill.distillation.texts import texts_of_task
@@ -336,10 +336,10 @@ class Distill(UnlabelledStage):
         return config.teacher_file is not None
 
     def filled(self, config: AnyConfig, sources: Sequence[Source]) -> AnyConfig:
-        """Return what `Stage.filled` does, after a check that there is one teacher.
+        """Return the config of `Stage.filled`, after checking that there is exactly one teacher.
 
         Raises:
-            ConfigError: there is none, or a file and an earlier step.
+            ConfigError: there is none, or both a file and an earlier step.
         """
         counts = self.counts(cast("DistillConfig", config))
         if len(sources) not in counts:
@@ -414,7 +414,7 @@ class Prune(UnlabelledStage):
         return prune(sources[0], task, config, out)
 
     def files(self, config: PruneConfig) -> Iterator[NamedFile]:
-        """Yield the corpus that the vocabulary is pruned for, the teacher and the texts."""
+        """Yield the corpus for pruning the vocabulary, the teacher and the texts."""
         from distill.pretraining.corpus import Corpus
         from distill.pruning.config import OF_THE_TASK
 
@@ -428,7 +428,7 @@ class Prune(UnlabelledStage):
     def check_model(self, config: PruneConfig, position: int, model: PreTrainedModel) -> None:
         from distill.pruning.pruner import check_architecture
 
-        if position == 0:  # the other one is the teacher of the recovery, which is not cut
+        if position == 0:  # the other source, the teacher of the recovery, is not cut
             check_architecture(model, config=config)
 
     def check_shape(self, config: PruneConfig, position: int, model: PreTrainedModel) -> None:
@@ -449,7 +449,7 @@ class Prune(UnlabelledStage):
 
 
 class Export(Stage):
-    """A classifier as an ONNX graph."""
+    """An ONNX graph of a classifier."""
 
     name = "export"
     summary = "Write a model as ONNX, and prove that it predicts the same."
@@ -497,9 +497,9 @@ class Quantize(Stage):
     def work(
         self, sources: Sequence[Artifact], task: Task, config: QuantizeConfig, out: Path
     ) -> Artifact:
-        """Quantize the source; schemes that train are handed the way to a graph.
+        """Quantize the source; schemes that train get a function that writes a graph.
 
-        A scheme that starts from a graph takes a torch artifact too, which is exported before.
+        A scheme that starts from a graph also takes a torch artifact, which is exported first.
         """
         from export.config import ExportConfig
         from export.exporter import write_onnx
@@ -529,7 +529,7 @@ class Quantize(Stage):
             WRITERS[config.scheme].check(model)
         if config.fused_attention:
             check_attention(model)
-        if config.trains:  # which exports the trained model, with default settings
+        if config.trains:  # the trained model is exported with default settings
             STAGES["export"].check_model(STAGES["export"].config(), position, model)
 
     def makes(self, config: QuantizeConfig) -> Product:
@@ -560,7 +560,7 @@ class Bundle(Stage):
     def work(
         self, sources: Sequence[Artifact], task: Task, config: BundleConfig, out: Path
     ) -> Artifact:
-        """Bundle the source; a torch artifact is exported before."""
+        """Bundle the source; a torch artifact is exported first."""
         from export.bundle import bundle, check_target
 
         source = sources[0]
@@ -608,10 +608,10 @@ class Calibrate(Stage):
 
 
 def export_to_quantize(source: Artifact, config: QuantizeConfig) -> tuple[Artifact, str] | None:
-    """Return the torch artifact to export before a quantization, and `optimize` of that export.
+    """Return the torch artifact to export before a quantization, and `optimize` for the export.
 
-    None where `source` is a graph whose products can be quantized one by one, with attention as
-    `fused_attention` wants it; or where the model that another was exported from is not there.
+    None if `source` is a graph whose products can be quantized one by one, with attention as
+    `fused_attention` requires; or if the exported model is missing.
     """
     from bertender.models.graphs import FUSED, WRITTEN_ATTENTION
     from bertender.models.steps import FUSIONS, NEVER_SEEN
@@ -640,9 +640,9 @@ def export_to_quantize(source: Artifact, config: QuantizeConfig) -> tuple[Artifa
 
 
 def exported(source: Artifact, task: Task, optimize: str = "none") -> Artifact:
-    """Export a torch artifact into the cache folder, unless it is there.
+    """Export a torch artifact into the cache folder, unless it was exported before.
 
-    The quantized artifact records it as its parent, which stays in that folder.
+    The quantized artifact records the export, which stays in that folder, as its parent.
     """
     from filelock import FileLock
 
@@ -685,7 +685,7 @@ class Verify(Report):
         reference, candidate = sources
         parity = verify(reference, candidate, task, config, failures_if_quantized)
         if not parity.passed:
-            save_result(parity, out)  # also after a failure, so that it can be read
+            save_result(parity, out)  # also after a failure, for reading
         require_parity(parity)
         return parity
 
@@ -700,7 +700,7 @@ class Compare(Report):
 
     name = "compare"
     summary = "Measure models against each other in one table."
-    sources = range(1, 101)  # more rows than a reader can use
+    sources = range(1, 101)  # more than a reader can use
 
     @property
     def config(self) -> type[CompareConfig]:
@@ -722,7 +722,7 @@ class Compare(Report):
 
 
 class Endpoint(Report):
-    """A check that the real server's predictions are those of the local model."""
+    """A check that the real server's predictions equal those of the local model."""
 
     name = "endpoint"
     summary = "Serve a model, compare it with the local one, stop it."
@@ -748,7 +748,7 @@ class Endpoint(Report):
     def requires(self) -> None:
         from serve.server.installation import find_installation, is_installed
 
-        if is_installed():  # a Triton that does not run here; without one, the server does without
+        if is_installed():  # an unsuitable Triton; without Triton, the server works too
             find_installation()
 
 

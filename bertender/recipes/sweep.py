@@ -1,9 +1,9 @@
 """Sweeps: a recipe with several settings, compared on the validation texts.
 
 Steps that no swept setting changes are built once. While variants are compared, the validation
-texts stand in place of the held-out ones: no choice is made on held-out texts, and a variant's card
-has scores on validation texts. The best variant is then made again with the whole task, and scored
-once on the held-out texts.
+texts replace the held-out texts: nothing is chosen on held-out texts, and a variant's card has
+scores on validation texts. The best variant is then made again with the whole task, and scored once
+on the held-out texts.
 """
 
 from __future__ import annotations
@@ -42,18 +42,18 @@ from bertender.tasks.task import Task
 logger = logging.getLogger(__name__)
 
 SHARED, VARIANTS, BEST = "shared", "variants", "best"
-"""Folders of a sweep: steps that all variants share, those of each, and those of the best."""
+"""Folders of a sweep: shared steps, steps of each variant, and steps of the best variant."""
 RESULT_NAME = "sweep.json"
 UNSAFE = re.compile(r"[^\w.=,+-]")
 LONGEST_NAME = 80
 DRAW_SEED = 0
-"""Of `random`: the same variants whenever a sweep continues."""
+"""Seed of `random`: the same variants whenever a sweep continues."""
 
 Announce = Callable[[str], None]
 
 
 class Axis(NamedTuple):
-    """A setting of a step, and the values that are tried."""
+    """A setting of a step, and the values to try."""
 
     step: str
     key: str
@@ -61,7 +61,7 @@ class Axis(NamedTuple):
 
 
 class VariantResult(Record):
-    """A variant: its settings, and what became of it."""
+    """A variant: its settings and its outcome."""
 
     name: str
     settings: dict[str, Any] = Field(description="STEP.KEY -> value")
@@ -97,15 +97,15 @@ EXPONENT = re.compile(r"[+-]?\d+(\.\d*)?[eE][+-]?\d+")
 
 
 def read_axis(text: str, recipe: Recipe, steps: Sequence[Step]) -> Axis:
-    """Read `STEP.KEY=VALUE,VALUE`, or `KEY=...` where one step alone has such a setting.
+    """Read `STEP.KEY=VALUE,VALUE`, or `KEY=...` if only one step has such a setting.
 
     Args:
-        text: the values are YAML: by commas, or as a list in brackets.
-        recipe: for messages.
-        steps: that make the model which is scored.
+        text: the values are YAML: separated by commas, or a list in brackets.
+        recipe: recipe, for messages.
+        steps: steps that make the scored model.
 
     Raises:
-        ConfigError: it is not of that form, names no setting, or one of several steps.
+        ConfigError: the text has another form, or names no setting or that of several steps.
     """
     place, equals, listed = text.partition("=")
     step, dot, key = place.partition(".")
@@ -142,22 +142,22 @@ def read_axis(text: str, recipe: Recipe, steps: Sequence[Step]) -> Axis:
 
 
 def _hashable(value: Any) -> Any:
-    """Return a value of YAML that can be told from others: lists become tuples, and 1e-4, which
-    YAML reads as a word, a number."""
+    """Return a YAML value that can be compared with others: lists become tuples, and 1e-4, which
+    YAML reads as a string, a number."""
     if isinstance(value, str) and EXPONENT.fullmatch(value):
         return float(value)
     return tuple(map(_hashable, value)) if isinstance(value, list) else value
 
 
 def scored_steps(recipe: Recipe, name: str | None) -> list[Step]:
-    """Return the steps that make the model which a sweep scores, in their order; it is the last.
+    """Return the steps that make the model to score, in order; the last one makes it.
 
     Args:
-        recipe: of one task.
-        name: of that step; by default the last one that makes a model which can be scored.
+        recipe: recipe for one task.
+        name: name of the last step; by default the last step that makes a scorable model.
 
     Raises:
-        ConfigError: there is no such step, or it makes no such model.
+        ConfigError: there is no such step, or it makes no scorable model.
     """
     models = [
         each
@@ -193,10 +193,10 @@ class Variant:
 def variants_of(
     recipe: Recipe, steps: Sequence[Step], axes: Sequence[Axis], drawn: int | None
 ) -> list[Variant]:
-    """Return the variants of a grid, in its order; or so many of them, drawn with a fixed seed.
+    """Return the variants of a grid in order, or `drawn` of them with a fixed seed.
 
     Raises:
-        ConfigError: a setting is swept twice, or none is.
+        ConfigError: a setting is swept twice, or no setting is swept.
     """
     places = [f"{axis.step}.{axis.key}" for axis in axes]
     if not axes or len({*places}) < len(places):
@@ -217,7 +217,7 @@ def variants_of(
 
 
 def _named(settings: Mapping[str, Any]) -> str:
-    """Return the name of a variant, which a folder can have."""
+    """Return the name of a variant, which is valid for a folder."""
     text = ",".join(f"{place}={value}" for place, value in settings.items())
     safe = UNSAFE.sub("_", text)[:LONGEST_NAME]
     return safe if safe == text else f"{safe}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
@@ -232,22 +232,22 @@ def run_sweep(
     drawn: int | None = None,
     announce: Announce = lambda text: None,
 ) -> Sweep:
-    """Run the variants of a recipe, and return what became of each; saved in `out` as well.
+    """Run the variants of a recipe, and return their outcomes, which are also saved in `out`.
 
-    A variant that fails is in the result, and the others go on. What is built already is reused.
+    A variant that fails is recorded, and the others continue. Finished steps are reused.
 
     Args:
-        recipe: of one task.
-        out: directory of all that is made.
-        grid: settings and their values, as `read_axis` takes them.
-        step: whose model is scored.
-        drawn: so many variants of the grid, drawn.
+        recipe: recipe for one task.
+        out: directory for all outputs.
+        grid: settings and their values, as in `read_axis`.
+        step: step with the model to score.
+        drawn: number of variants to draw from the grid.
         announce: called with a line before each variant.
 
     Raises:
-        ConfigError: the grid is wrong, the recipe is of several tasks, or there are no validation
+        ConfigError: the grid is wrong, the recipe has several tasks, or there are no validation
             texts.
-        BertenderError: every variant is refused before it runs: that of the first.
+        BertenderError: every variant is refused before it runs: the error of the first.
     """
     own = _of_one_task(recipe)
     steps = scored_steps(own, step)
@@ -287,7 +287,7 @@ def run_sweep(
         variants=scored,
         best=scored[0].name if made else None,
     )
-    save_result(sweep, out / RESULT_NAME)  # what comes now may fail, too
+    save_result(sweep, out / RESULT_NAME)  # the rest may fail too
     if sweep.best is None:
         return sweep
     announce(f"best: {sweep.best}, made with the whole task")
@@ -299,7 +299,7 @@ def run_sweep(
 
 
 def _of_one_task(recipe: Recipe) -> Recipe:
-    """Return the recipe of its one task; ConfigError where there are several."""
+    """Return the recipe for its only task; raise ConfigError if there are several."""
     found = recipe.of_tasks()
     if len(found) > 1:
         raise ConfigError(
@@ -313,10 +313,10 @@ def _of_one_task(recipe: Recipe) -> Recipe:
 def _checked(
     variants: Sequence[Variant], out: Path
 ) -> tuple[dict[str, list[PlannedStep]], dict[str, str], Task]:
-    """Return the steps of each variant, the messages of those that are refused, and the task.
+    """Return the steps of each variant, the errors of refused variants, and the task.
 
     Raises:
-        BertenderError: all are refused.
+        BertenderError: all variants are refused.
         ConfigError: there are no validation texts.
     """
     plans: dict[str, list[PlannedStep]] = {}
@@ -325,7 +325,7 @@ def _checked(
     first: BertenderError | None = None
     for variant in variants:
         try:
-            # no artifact is written there: finished ones are those of an earlier run
+            # nothing is written there: finished artifacts are from an earlier run
             folder = out / VARIANTS / variant.name
             plans[variant.name], task = checked(variant.recipe, folder, force=True, task=task)
         except BertenderError as error:
@@ -361,14 +361,14 @@ def _build(
     *,
     whole: bool = False,
 ) -> Artifact:
-    """Build the steps of a variant that are not built yet, and return the model of the last.
+    """Build the missing steps of a variant, and return the model of the last step.
 
     Args:
-        plan: the steps.
-        task: whose held-out texts steps see that all variants share, and with `whole` the others.
-        shared: names of those steps.
-        shared_folder, own_folder: where they are built, and where the others are.
-        whole: show the held-out texts to all steps.
+        plan: steps to build.
+        task: task for the shared steps and, with `whole`, for the others, held-out texts included.
+        shared: names of the shared steps.
+        shared_folder, own_folder: output folders of the shared steps and of the others.
+        whole: let all steps use the held-out texts.
     """
     apart = replace(task, dev=task.selection, reserved=(*task.reserved, *task.dev.examples))
     done: dict[str, Artifact] = {}
@@ -383,8 +383,7 @@ def _build(
 
 
 def _score_of(artifact: Artifact, task: Task, *, held_out: bool = False) -> tuple[Score, Any]:
-    """Return the score of a model on the validation texts, or the held-out ones, and
-    predictions."""
+    """Return the score of a model on the validation or held-out texts, and its predictions."""
     from bertender.comparison.accuracy import evaluate
     from bertender.models.classifier import open_classifier
 
@@ -395,8 +394,8 @@ def _score_of(artifact: Artifact, task: Task, *, held_out: bool = False) -> tupl
 def _scored(
     results: Sequence[VariantResult], made: Mapping[str, Artifact], task: Task
 ) -> list[VariantResult]:
-    """Return the variants with their scores, best first, and those that failed last; of equal
-    scores, the first of the grid is before the others."""
+    """Return the variants with their scores, the best first and failed ones last; ties are in the
+    order of the grid."""
     from bertender.metrics import paired_change
 
     found = {name: _score_of(artifact, task) for name, artifact in made.items()}

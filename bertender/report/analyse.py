@@ -1,6 +1,6 @@
 """Analyses of a PyTorch model: importance and masking of heads, attention, and hidden states.
 
-All of them read the same held-out texts of the task, and choose nothing.
+All analyses use the same held-out texts of the task, and choose nothing.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ from distill.teachers.encoders import on_device
 
 @dataclass(frozen=True)
 class Opened:
-    """A model, and the texts that it is analysed on, in batches of like length."""
+    """A model, and the texts to analyse it on, in batches of similar length."""
 
     artifact: Artifact
     task: Task
@@ -71,7 +71,8 @@ def analyse(artifact: Artifact, task: Task, config: AnalyseConfig) -> Analysis:
     """Analyse a model on held-out texts of a task.
 
     Raises:
-        ModelError: it is not a PyTorch model, or its architecture is not a row of FAMILIES.
+        ModelError: the artifact is not a PyTorch model, or its architecture is not a row of
+            FAMILIES.
         DataError: there are no held-out texts.
     """
     check_analysable(artifact)
@@ -95,7 +96,7 @@ def analyse(artifact: Artifact, task: Task, config: AnalyseConfig) -> Analysis:
 
 
 def open_model(artifact: Artifact, task: Task, config: AnalyseConfig) -> Opened:
-    """Open a model whose attention can be read, and the texts."""
+    """Open a model with readable attention, and the texts."""
     split = sample(task.dev.labelled, config.texts, task.problem)
     if not len(split):
         raise DataError(f"task {task.name!r} has no labelled held-out texts. Give --dev FILE.")
@@ -120,7 +121,7 @@ def open_model(artifact: Artifact, task: Task, config: AnalyseConfig) -> Opened:
 
 
 def head_importance(opened: Opened) -> Map:
-    """Return the importance of heads by gradients, as `prune` has it (Michel et al., eq. 2)."""
+    """Return the importance of heads by gradients, as in `prune` (Michel et al., eq. 2)."""
     head = head_of(opened.task.problem)
     examples = token_dataset(opened.split, opened.tokenizer, opened.task.problem_type)
     buckets = length_buckets(examples.lengths, TOKENS_PER_BATCH, counts=examples.counts)
@@ -137,7 +138,7 @@ def head_importance(opened: Opened) -> Map:
 
 
 def masking(opened: Opened) -> Masking:
-    """Return the score without each head, and with each head alone in its layer.
+    """Return the score without each head, and with only this head in its layer.
 
     Michel et al. 2019 (arXiv 1905.10650), sections 3.2 and 3.3.
     """
@@ -160,8 +161,8 @@ def masking(opened: Opened) -> Masking:
 
 
 def gates(counts: Sequence[int], layer: int, head: int, gate: float) -> list[torch.Tensor]:
-    """Return the gates of all layers, (heads,) each: one head of a layer has a gate of its own, the
-    others of this layer the opposite, and other layers are open."""
+    """Return the gates of all layers, (heads,) each: a head has a given gate, the others of its
+    layer the opposite, and other layers are open."""
     made = [torch.ones(count) for count in counts]
     made[layer] = torch.full((counts[layer],), 1.0 - gate)
     made[layer][head] = gate
@@ -169,7 +170,7 @@ def gates(counts: Sequence[int], layer: int, head: int, gate: float) -> list[tor
 
 
 def score_with(opened: Opened, heads: Sequence[torch.Tensor]) -> float:
-    """Return the score with gates on heads; without any, that of the whole model."""
+    """Return the score with gates on heads; without gates, that of the whole model."""
     own, split = opened.classifier, opened.split
     with gated(opened.model, [each.to(opened.model.device) for each in heads]):
         outputs = [each for batch in opened.batches for each in own.outputs_of(batch)]
@@ -179,12 +180,12 @@ def score_with(opened: Opened, heads: Sequence[torch.Tensor]) -> float:
 
 @dataclass(frozen=True)
 class TextStates:
-    """What an encoder computes of one row of tokens, without padding."""
+    """States of an encoder for one row of tokens, without padding."""
 
     ids: Any
     """(seq,)"""
     attention: Sequence[Any]
-    """Of each layer, (heads, seq, seq)."""
+    """Attention of each layer, (heads, seq, seq)."""
     states: Any
     """Embeddings and each layer's output, (layers + 1, seq, hidden)."""
 
@@ -257,7 +258,7 @@ def head_attention(opened: Opened) -> tuple[tuple[AttentionOfHead, ...], ...]:
 
 
 def punctuation_of(tokenizer: PreTrainedTokenizerBase) -> list[int]:
-    """Return the tokens of a vocabulary that are punctuation alone."""
+    """Return the tokens of a vocabulary that consist of punctuation."""
     special = set(tokenizer.all_special_ids)
     return [
         number
@@ -267,7 +268,7 @@ def punctuation_of(tokenizer: PreTrainedTokenizerBase) -> list[int]:
 
 
 def similarity(opened: Opened) -> SimilarityFindings | None:
-    """Return SelfSim and IntraSim of each layer; None where fewer than two texts have words."""
+    """Return SelfSim and IntraSim of each layer; None if fewer than two texts have words."""
     found, special = Similarities(), opened.tokenizer.all_special_ids
     for text in each_text(opened, "hidden states", attention=False):
         is_word = ~np.isin(text.ids, special)

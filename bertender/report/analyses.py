@@ -1,4 +1,5 @@
-"""Analyses of a model's layers and heads: what `analyse` saves, and how a report shows it."""
+"""Analyses of a model's layers and heads: the results of `analyse`, and their display in a
+report."""
 
 from __future__ import annotations
 
@@ -20,10 +21,10 @@ PICTURES = (
     *("importance", "without-one", "one-alone", "patterns", "attention-on"),
     "similarity",
 )
-"""Names of the pictures, without their ending."""
+"""Names of the pictures, without suffix."""
 
 Map = tuple[tuple[float, ...], ...]
-"""A row a layer, from the lowest, a value a head."""
+"""A row per layer, from the lowest, with a value per head."""
 
 
 class Masking(Record):
@@ -58,7 +59,7 @@ class SimilarityFindings(Record):
 
 
 class Analysis(Record):
-    """The analyses of one model; None where one was not asked for."""
+    """The analyses of a model; None for those not requested."""
 
     name: str
     artifact: str
@@ -78,7 +79,7 @@ class Analysis(Record):
 
 
 def check_analysable(artifact: Artifact) -> None:
-    """Raise ModelError where an artifact has no heads that PyTorch could be asked about."""
+    """Raise ModelError if an artifact has no heads that PyTorch can analyse."""
     if artifact.card.kind != "torch":
         raise ModelError(
             f"{artifact.place} is of kind {artifact.card.kind!r}, and only PyTorch models are "
@@ -87,8 +88,8 @@ def check_analysable(artifact: Artifact) -> None:
 
 
 def check_folder(out: Path) -> None:
-    """Raise ConfigError where `out` cannot be a folder of analyses: a file is there, or a folder
-    with other files and without an analysis."""
+    """Raise ConfigError if `out` cannot be a folder of analyses: it is a file, or a folder with
+    other files and without an analysis."""
     if nearest := unusable_parent(out / ANALYSIS_NAME):
         raise ConfigError(
             f"--out {out} cannot be written: {nearest} is not a folder that this user may write "
@@ -104,7 +105,7 @@ def check_folder(out: Path) -> None:
 def save_analysis(analysis: Analysis, out: Path) -> list[str]:
     """Write an analysis and its pictures into a folder; return the names of the files."""
     out.mkdir(parents=True, exist_ok=True)
-    for name in PICTURES:  # of an earlier analysis, which may have had others
+    for name in PICTURES:  # an earlier analysis may have had other pictures
         (out / f"{name}.svg").unlink(missing_ok=True)
     names = []
     for name, figure in figures_of(analysis).items():
@@ -118,7 +119,7 @@ def read_analysis(folder: Path) -> Analysis:
     """Read a saved analysis.
 
     Raises:
-        DataError: there is none.
+        DataError: there is no saved analysis.
     """
     path = folder / ANALYSIS_NAME if folder.is_dir() else folder
     try:
@@ -131,7 +132,7 @@ def read_analysis(folder: Path) -> Analysis:
 
 
 def shown_analysis(analysis: Analysis) -> Analysed:
-    """Return an analysis as a report shows it."""
+    """Return an analysis as shown in a report."""
     words = (
         f"{analysis.artifact} ({analysis.digest[:12]}), on {analysis.texts} held-out texts of "
         f"{analysis.task}."
@@ -156,7 +157,7 @@ def analysis_lines(analysis: Analysis) -> Iterator[str]:
 
 
 def figures_of(analysis: Analysis) -> dict[str, Figure]:
-    """Return the charts of an analysis by the names of their files."""
+    """Return the charts of an analysis by file name."""
     figures: dict[str, Figure] = {}
     if analysis.importance is not None:
         figures["importance"] = Figure(
@@ -218,7 +219,7 @@ def figures_of(analysis: Analysis) -> dict[str, Figure]:
 
 
 def changes(scores: Sequence[Sequence[float | None]], whole: float) -> list[list[float | None]]:
-    """Return scores less that of the whole model."""
+    """Return scores minus that of the whole model."""
     return [[None if each is None else each - whole for each in layer] for layer in scores]
 
 

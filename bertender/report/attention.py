@@ -1,7 +1,7 @@
 """Patterns of attention, and its share on special tokens and punctuation.
 
 The patterns are those of Kovaleva et al. 2019 (arXiv 1908.08593, section 4.1). They trained a
-classifier on maps that people had labelled; here a rule decides:
+classifier on maps labelled by people; here rules decide:
 
 - vertical: the two most attended tokens have most of the attention
 - diagonal: a token and its two neighbours have
@@ -27,20 +27,20 @@ IntArray = npt.NDArray[np.int64]
 
 PATTERNS = ("vertical", "diagonal", "vertical + diagonal", "block", "heterogeneous")
 COLUMNS = 2
-"""Tokens that a vertical pattern is made of, as [CLS] and [SEP]."""
+"""Tokens in a vertical pattern, such as [CLS] and [SEP]."""
 MOST = 0.5
 FEWEST_TOKENS = 5
-"""Of a text whose attention has a pattern, special tokens included."""
+"""Fewest tokens of a text with a pattern, including special tokens."""
 WORD_MARKS = "#▁Ġ"
-"""Of tokenizers, at the beginning of a token that begins or continues a word."""
+"""Marks of tokenizers at the beginning of a token that begins or continues a word."""
 
 
 def patterns(attention: FloatArray, texts: IntArray) -> IntArray:
-    """Return the pattern of each head on a text, (heads,), by its place in PATTERNS.
+    """Return the pattern of each head on a text, (heads,), as an index in PATTERNS.
 
     Args:
-        attention: probabilities (heads, seq, seq), whose rows add up to 1; no padding.
-        texts: (seq,): which text of a pair each token belongs to; all alike for one text.
+        attention: probabilities (heads, seq, seq), whose rows sum to 1; no padding.
+        texts: (seq,): number of the text in a pair that a token belongs to; constant for one text.
     """
     size = len(texts)
     places = np.arange(size)
@@ -68,8 +68,8 @@ def patterns(attention: FloatArray, texts: IntArray) -> IntArray:
 
 
 def beyond_uniform(attention: FloatArray, cells: BoolArray) -> FloatArray:
-    """Return the share of attention in some cells beyond that of uniform attention, (heads,): 0 for
-    uniform attention, 1 for all of it in these cells.
+    """Return the share of attention in some cells beyond uniform attention, (heads,): 0 for uniform
+    attention, 1 if all attention is in these cells.
 
     Args:
         attention: (heads, seq, seq).
@@ -77,7 +77,7 @@ def beyond_uniform(attention: FloatArray, cells: BoolArray) -> FloatArray:
     """
     share = (attention * cells).sum(axis=-1).mean(axis=-1)
     uniform = cells.mean(axis=(-2, -1))
-    # where the cells are all there are, nothing is beyond
+    # if these are all cells, nothing is beyond
     left = 1 - uniform
     return np.asarray(np.divide(share - uniform, left, out=np.zeros_like(share), where=left > 0))
 
@@ -87,20 +87,20 @@ def attention_on(attention: FloatArray, tokens: Mapping[str, BoolArray]) -> dict
 
     Args:
         attention: (heads, seq, seq).
-        tokens: whether each token is of a kind, (seq,), by the name of the kind.
+        tokens: whether each token is of a kind, (seq,), by name of the kind.
     """
     columns = attention.mean(axis=-2)  # (heads, seq)
     return {name: columns[:, own].sum(axis=-1) for name, own in tokens.items()}
 
 
 def texts_of(is_separator: BoolArray) -> IntArray:
-    """Return which text of a pair each token belongs to, (seq,): tokens up to the first separator
-    to the first one, 0, all others to the second."""
+    """Return the number of the text in a pair that a token belongs to, (seq,): 0 up to the first
+    separator, 1 after it."""
     before: IntArray = np.cumsum(is_separator) - is_separator
     return np.asarray(np.minimum(before, 1), dtype=np.int64)
 
 
 def is_punctuation(token: str) -> bool:
-    """Return whether a token, as the tokenizer spells it, has punctuation alone."""
+    """Return whether a token, as spelled by the tokenizer, consists of punctuation."""
     letters = token.lstrip(WORD_MARKS) or token
     return all(unicodedata.category(each).startswith("P") for each in letters)

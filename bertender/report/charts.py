@@ -1,8 +1,8 @@
-"""Charts in Vega-Lite: their specifications, the JavaScript that draws them, and SVG files.
+"""Charts in Vega-Lite: specifications, the JavaScript to draw them, and SVG files.
 
-Names of labels and models are values of fixed fields, never names of fields, which Vega-Lite would
+Names of labels and models are values of fixed fields, never field names, which Vega-Lite would
 parse. Text, axes and grids take their colours from the page, light or dark; marks have colours that
-show on both.
+are visible on both.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ VEGA_LITE = "6.4"
 COLOURS = ("#2f81f7", "#d4740b", "#2da44e", "#a06bf0", "#d6409f", "#0f9aa8", "#9a7b00", "#7d8590")
 GREY = COLOURS[-1]
 WIDE_RATIO = 5
-"""Of the largest to the smallest time, from which the axis is logarithmic."""
+"""Ratio of the largest to the smallest time above which the axis is logarithmic."""
 LENGTH_BINS = 8
 SHOWN_PRODUCTS = 20
 BAR_PIXELS = 24
 """Height of a bar, or of a row of a map."""
 RATIO = "_snr_db"
-"""End of the names of signal-to-noise ratios."""
+"""Suffix of names of signal-to-noise ratios."""
 NAME_PIXELS = 160
-"""Widest name of a row or label on an axis; the tooltip has all of it."""
+"""Largest width of a row or label name on an axis; the tooltip has the full name."""
 
 
 def check_charts() -> None:
-    """Raise ConfigError where the library that draws is not installed."""
+    """Raise ConfigError if the drawing library is not installed."""
     if importlib.util.find_spec("vl_convert") is None:
         raise ConfigError(
             "charts are drawn by the package 'vl-convert-python', which is not installed. Install "
@@ -48,10 +48,10 @@ def check_charts() -> None:
 
 @functools.cache
 def runtime() -> str:
-    """Return Vega, Vega-Lite and vega-embed as one script, a module, which asks for no file."""
+    """Return Vega, Vega-Lite and vega-embed as one script, a module that loads no other file."""
     import vl_convert  # an extra
 
-    bundle: Any = vl_convert.javascript_bundle  # its stub wants a snippet, which has a default
+    bundle: Any = vl_convert.javascript_bundle  # its stub requires a snippet, which has a default
     return str(bundle(vl_version=VEGA_LITE))
 
 
@@ -65,7 +65,7 @@ def svg(spec: Spec, width: int = 480) -> str:
 
 
 def chart(values: Values, **parts: Any) -> Spec:
-    """Return a chart as wide as the page lets it be."""
+    """Return a chart as wide as the page allows."""
     return {
         "$schema": SCHEMA,
         "width": "container",
@@ -84,17 +84,17 @@ def chart(values: Values, **parts: Any) -> Spec:
 
 
 def quantity(field: str, title: str, **more: Any) -> Spec:
-    """Return a channel of numbers."""
+    """Return a channel for numbers."""
     return {"field": field, "type": "quantitative", "title": title, **more}
 
 
 def named(field: str, title: str | None, **more: Any) -> Spec:
-    """Return a channel of names, in the order in which they come."""
+    """Return a channel for names, in the given order."""
     return {"field": field, "type": "nominal", "title": title, "sort": None, **more}
 
 
 def by_row(rows: Sequence[str], **more: Any) -> Spec:
-    """Return the colours of rows: a name has the same in every chart."""
+    """Return the colours of rows: a name has the same colour in all charts."""
     legend = {"orient": "bottom", "direction": "vertical", "columns": 1, "title": None}
     return {
         **named("row", None, legend=legend, **more),
@@ -106,7 +106,7 @@ def by_row(rows: Sequence[str], **more: Any) -> Spec:
 
 
 def scatter(comparison: Comparison) -> Spec:
-    """Draw score against time, with the size as the area; rows have their numbers."""
+    """Draw score over time, with the size as area; rows have numbers."""
     rows = comparison.rows
     front = set(
         pareto_front(
@@ -151,7 +151,7 @@ def scatter(comparison: Comparison) -> Spec:
         quantity("mb", "MB", format=".3~g"),
         named("front", "on the Pareto front"),
     ]
-    # area by size: a radius would show four times the size as sixteen
+    # size as area: as a radius, four times the size would look like sixteen
     largest = max((each["mb"] for each in values), default=1.0)
     size = quantity("mb", "MB", scale={"domain": [0, largest], "range": [40, 1600]}, legend=None)
     return chart(
@@ -186,8 +186,8 @@ def scatter(comparison: Comparison) -> Spec:
 
 
 def time_by_length(comparison: Comparison) -> Spec | None:
-    """Draw the median time of single texts by their length; None where lengths are not saved, or
-    all are alike."""
+    """Draw the median time of single texts over their length; None if lengths are not saved or all
+    equal."""
     if comparison.timed_lengths is None:
         return None
     lengths = np.array(flat(comparison.timed_lengths))
@@ -229,7 +229,7 @@ def time_by_length(comparison: Comparison) -> Spec | None:
 
 
 def reliability(comparison: Comparison) -> Spec | None:
-    """Draw how often predictions are right by their probability; None of kinds without any."""
+    """Draw accuracy over probability; None for kinds of problems without probabilities."""
     values = [
         {
             "row": row.name,
@@ -277,7 +277,7 @@ def flat(nested: Sequence[Sequence[Sequence[float]]]) -> list[float]:
 
 
 def sensitivity(row: ComparisonRow) -> Spec | None:
-    """Draw how much 8 bits change each product; None where the card does not hold it."""
+    """Draw the change of each product by 8 bits; None if the card does not have it."""
     title, found = "sensitivity", dict[str, float]()
     if row.sensitivity is not None and row.sensitivity.by_node:
         found = row.sensitivity.by_node
@@ -306,11 +306,11 @@ def sensitivity(row: ComparisonRow) -> Spec | None:
 
 
 def heat_map(cells: Sequence[Sequence[float | None]], title: str) -> Spec:
-    """Draw a map of layers x heads: a stronger colour is more, another one is below 0.
+    """Draw a map of layers x heads: stronger colours are higher, another colour is below 0.
 
     Args:
-        cells: a row a layer, a value a head; None for a head that has none.
-        title: of the values.
+        cells: a row per layer, a value per head; None for a missing value.
+        title: title of the values.
     """
     values = [
         {
@@ -347,9 +347,9 @@ def heat_map(cells: Sequence[Sequence[float | None]], title: str) -> Spec:
 
 
 def shares(by_layer: Sequence[Mapping[str, float]], title: str) -> Spec:
-    """Draw shares that add up to 1, a bar for each layer."""
+    """Draw shares that sum to 1, a bar per layer."""
     kinds = [*by_layer[0]] if by_layer else []
-    colours = [*COLOURS[: len(kinds) - 1], GREY]  # the last kind is all that is left
+    colours = [*COLOURS[: len(kinds) - 1], GREY]  # the last kind is the remainder
     values = [
         {"layer": str(layer + 1), "kind": kind, "share": share}
         for layer, own in enumerate(by_layer)
@@ -374,12 +374,12 @@ def shares(by_layer: Sequence[Mapping[str, float]], title: str) -> Spec:
 
 
 def lines(by_name: Mapping[str, Sequence[float]], first_layer: int, title: str) -> Spec:
-    """Draw figures by layer, a line each.
+    """Draw figures over layers, a line each.
 
     Args:
-        by_name: a figure a layer.
-        first_layer: number of the first one; 0 for the embeddings.
-        title: of the figures.
+        by_name: name -> a figure per layer.
+        first_layer: number of the first layer; 0 for the embeddings.
+        title: title of the figures.
     """
     values = [
         {"layer": layer, "kind": name, "value": value}

@@ -1,4 +1,4 @@
-"""The row of a comparison to deploy under limits, and the sentence that says so."""
+"""The row of a comparison to deploy within limits, and the sentence about it."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ class Choice:
     """The row to deploy, and why."""
 
     row: str | None
-    """Its name; None where no row holds the limits."""
+    """Name of the row; None if no row is within the limits."""
     sentence: str
     reason: str
 
 
 def choice_of(comparison: Comparison, limits: LimitsConfig) -> Choice:
-    """Choose the fastest row that holds the limits and whose score is in the 95 % interval of the
-    best score among those.
+    """Choose the fastest row within the limits whose score is in the 95 % interval of the best
+    score among these.
 
-    Limits are compared with the figures of the table. Rows that failed parity, predict one label
-    everywhere, have no score or are of two models are left out.
+    Limits are compared with the figures in the table. Rows that failed parity, predict one label
+    everywhere, have no score or have two models are left out.
     """
     metric, flags = comparison.circumstances.metric, limits.flags()
     sound = [row for row in comparison.rows if is_sound(row)]
@@ -63,7 +63,7 @@ def choice_of(comparison: Comparison, limits: LimitsConfig) -> Choice:
 
 
 def is_sound(row: ComparisonRow) -> bool:
-    """Return whether a row may be deployed at all; a cascade is two models, and none is served."""
+    """Return whether a row may be deployed at all; a cascade has two models, and is not served."""
     if row.cascade is not None:
         return False
     failed = row.parity is not None and not row.parity.passed
@@ -71,7 +71,7 @@ def is_sound(row: ComparisonRow) -> bool:
 
 
 def broken(row: ComparisonRow, limits: LimitsConfig) -> list[str]:
-    """Return the figures of a row that are beyond a limit, in words."""
+    """Return the figures of a row that exceed a limit, as text."""
     found = []
     if limits.max_ms is not None and _ms(row) > limits.max_ms:
         found.append(f"{_ms(row):.3g} ms")

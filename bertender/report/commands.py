@@ -1,4 +1,4 @@
-"""The commands that make artifacts again, from what their cards record."""
+"""The commands that would make artifacts again, according to their cards."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from bertender.tasks.task import TaskConfig
 
 def making(lineage: Sequence[Ancestor]) -> list[tuple[Ancestor, str]]:
     """Return the artifacts of a lineage, the oldest first, each with the command that makes it;
-    empty where none is known."""
+    empty if the command is not known."""
     by_digest = {each.digest: each for each in lineage if not each.missing}
     steps = [(each, command_of(each, by_digest.get(each.parent or ""))) for each in lineage]
     return steps[::-1]
 
 
 def command_of(made: Ancestor, parent: Ancestor | None) -> str:
-    """Return the command that makes an artifact from its parent; empty where none is known.
+    """Return the command that makes an artifact from its parent; empty if it is not known.
 
-    A calibrated artifact has two, a line each: the second calibrates what the first makes.
+    A calibrated artifact has two, one per line: the second calibrates the first one's output.
     """
     if made.calibrated_by is None:
         return _command_of(made, parent, made.place)
@@ -61,7 +61,7 @@ def _command_of(made: Ancestor, parent: Ancestor | None, place: str) -> str:
 
 
 def comparing(comparison: Comparison) -> str:
-    """Return the command that measures a comparison; empty where the file names no artifacts."""
+    """Return the command that measures a comparison; empty if the file names no artifacts."""
     by_name = {row.name: row.lineage[0].place for row in comparison.rows if row.lineage}
     pairs = [row.cascade for row in comparison.rows if row.cascade]
     places = dict.fromkeys(by_name[row.name] for row in comparison.rows if row.name in by_name)
@@ -71,7 +71,7 @@ def comparing(comparison: Comparison) -> str:
         word for pair in pairs for word in ("--cascade", by_name[pair.small], by_name[pair.strong])
     ]
     conditions = comparison.circumstances
-    # the others are read from the first model that records a task
+    # otherwise the task is that of the first model that records one
     known = next((made.source for row in comparison.rows for made in row.lineage[:1]), {})
     task = {
         name: value for name, value in (conditions.source or {}).items() if known.get(name) != value
@@ -82,7 +82,7 @@ def comparing(comparison: Comparison) -> str:
 
 
 def flags(config: type[Config], values: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the flags of settings that are not at their defaults."""
+    """Yield the flags of settings with other values than their defaults."""
     for name, field in config.model_fields.items():
         default = to_jsonable_python(field.get_default(call_default_factory=True))
         value = values.get(name)

@@ -25,7 +25,7 @@ class LimitsConfig(Config):
     min_score: float | None = Field(None, gt=0, le=1, description="least score")
 
     def flags(self) -> str:
-        """Return the limits that are set, as the command has them."""
+        """Return the limits that are set, as command-line flags."""
         set_ = {name: value for name, value in self if value is not None}
         return " ".join(f"--{name.replace('_', '-')} {value:g}" for name, value in set_.items())
 

@@ -1,9 +1,9 @@
-"""The report: a comparison as one page of HTML that asks no other file for anything.
+"""The report: a comparison as one HTML page that loads no other files.
 
-Everything comes from a saved Comparison and from saved analyses; nothing is measured here. What
-they do not hold is left out of the page. Texts and names of others are escaped by jinja2, and in
-JSON no character is left that could end a script. The page's own policy allows its own scripts, by
-their digests, and no request.
+The content is from a saved Comparison and saved analyses; nothing is measured here, and missing
+figures are left out of the page. Texts and names from outside are escaped by jinja2, and JSON has
+no characters that could end a script. The page's security policy allows its own scripts, by their
+digests, and no requests.
 """
 
 from __future__ import annotations
@@ -34,15 +34,16 @@ from bertender.report.config import LimitsConfig
 
 FILES = Path(__file__).parent / "page_files"
 MOST_LABELS = 12
-"""Of a confusion that is shown whole; of more labels, the most frequent mistakes are."""
+"""Most labels for a full confusion matrix; with more labels, the most frequent mistakes are
+shown."""
 SHOWN_MISTAKES = 20
 NUMBER = re.compile(r"-?\d+(\.\d+)?")
 IN_SCRIPT = {ord(each): f"\\u{ord(each):04x}" for each in "<>&"}
-"""Characters of JSON that HTML would read."""
+"""Characters of JSON that HTML would interpret."""
 
 
 class Figure(NamedTuple):
-    """A chart with its title and a sentence that says how to read it."""
+    """A chart with its title and a sentence on how to read it."""
 
     title: str
     words: str
@@ -60,11 +61,11 @@ class Analysed:
 
 
 class Confusion(NamedTuple):
-    """How often each label is predicted for each: a map, or the most frequent mistakes."""
+    """Counts of predicted by true label: a matrix, or the most frequent mistakes."""
 
     labels: Sequence[str]
     rows: Sequence[tuple[str, Sequence[tuple[int, float]]]]
-    """A true label, then for each predicted one the texts, and their share of the label's."""
+    """A true label, then for each predicted label the number of texts and their share."""
     mistakes: Sequence[tuple[str, str, int]]
 
 
@@ -78,12 +79,12 @@ def page(
 
     Args:
         comparison: measured rows.
-        limits: of the row to deploy.
-        analyses: of artifacts.
-        runtime: the script that draws charts; by default `charts.runtime()`.
+        limits: limits for the row to deploy.
+        analyses: analyses of artifacts.
+        runtime: script that draws charts; by default `charts.runtime()`.
 
     Raises:
-        ConfigError: the library that draws is not installed.
+        ConfigError: the drawing library is not installed.
     """
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
@@ -105,7 +106,7 @@ def page(
     )
 
     def place(spec: charts.Spec) -> str:
-        """Register a chart, and return the name of its place."""
+        """Register a chart, and return the name of its placeholder."""
         name = f"chart-{len(drawn)}"
         drawn[name] = spec
         return name
@@ -154,7 +155,7 @@ def page(
 
 
 def comparison_figures(comparison: Comparison) -> list[Figure]:
-    """Return the charts of the rows together, those that the file has figures for."""
+    """Return the charts of all rows for which the file has figures."""
     figures = [
         Figure(
             "Score against time",
@@ -184,7 +185,7 @@ def comparison_figures(comparison: Comparison) -> list[Figure]:
 
 
 def policy(*scripts: str) -> str:
-    """Return the Content-Security-Policy of a page with some scripts, which makes no request."""
+    """Return the Content-Security-Policy for a page with some scripts and no requests."""
     digests = [
         base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts
     ]
@@ -196,19 +197,19 @@ def policy(*scripts: str) -> str:
 
 
 def in_script(value: Any) -> str:
-    """Return a value as JSON, in ASCII, in which no script or comment of HTML begins or ends."""
+    """Return a value as ASCII JSON in which no script or HTML comment begins or ends."""
     return json.dumps(value, allow_nan=False).translate(IN_SCRIPT)
 
 
 class SortableCell(NamedTuple):
-    """A cell, and what its column is sorted by: a number, or a text."""
+    """A cell and its sort key: a number, or a text."""
 
     parts: Cell
     key: str
 
 
 def sortable(rows: Sequence[Sequence[Cell]], columns: Sequence[Column]) -> list[list[SortableCell]]:
-    """Return the cells of a table with what each is sorted by."""
+    """Return the cells of a table with their sort keys."""
     return [
         [
             SortableCell(cell, sort_key(cell[0]) if column.numeric else cell[0])
@@ -219,13 +220,13 @@ def sortable(rows: Sequence[Sequence[Cell]], columns: Sequence[Column]) -> list[
 
 
 def sort_key(value: str) -> str:
-    """Return the number in a cell; empty where there is none, which is sorted last."""
+    """Return the number in a cell; empty without one, which is sorted last."""
     found = NUMBER.search(value)
     return found[0] if found else ""
 
 
 def confusion_of(row: ComparisonRow, labels: Sequence[str]) -> Confusion | None:
-    """Return the confusion of a row; None where a text has not one label."""
+    """Return the confusion of a row; None for texts without a single label."""
     if row.confusion is None:
         return None
     counts = {(each.truth, each.predicted): each.texts for each in row.confusion}
@@ -256,16 +257,16 @@ def confusion_of(row: ComparisonRow, labels: Sequence[str]) -> Confusion | None:
 
 @dataclass(frozen=True)
 class HeadCell:
-    """A head on a map of layers x heads."""
+    """A head in a map of layers x heads."""
 
     words: str
     share: float
-    """Of the most important head's importance."""
+    """Share of the most important head's importance."""
     remains: bool
 
 
 def cells_of(pruned: PrunedHeads) -> list[tuple[int, list[HeadCell]]]:
-    """Return a row for each layer, by its number: its heads, and which remain."""
+    """Return a row for each layer, with its number, heads, and whether each remains."""
     most = max((score for layer in pruned.importance for score in layer), default=0.0) or 1.0
     rows = []
     for layer, scores, remaining in zip(pruned.layers, pruned.importance, pruned.kept, strict=True):

@@ -16,7 +16,7 @@ import numpy.typing as npt
 FloatArray = npt.NDArray[np.float64]
 
 FEWEST_CONTEXTS = 5
-"""Texts that a word must be in, as in the paper."""
+"""Number of texts that a word must be in, as in the paper."""
 SMALLEST = 1e-12
 
 
@@ -33,24 +33,24 @@ def mean_cosine(total: FloatArray, count: int) -> FloatArray:
 
     Args:
         total: sum of the vectors (..., hidden).
-        count: of the vectors, 2 at least.
+        count: number of vectors, at least 2.
     """
     return np.asarray((np.square(total).sum(axis=-1) - count) / (count * (count - 1)))
 
 
 @dataclass
 class Similarities:
-    """Adds up what SelfSim, IntraSim and anisotropy need, text by text."""
+    """Sums for SelfSim, IntraSim and anisotropy, text by text."""
 
     seed: int = 0
     totals: dict[int, FloatArray] = field(default_factory=dict)
-    """Token -> sum of its states of length 1, (layers, hidden), once a text."""
+    """Token -> sum of its unit states, (layers, hidden), once per text."""
     contexts: dict[int, int] = field(default_factory=dict)
-    """Token -> texts that have it."""
+    """Token -> number of texts with it."""
     intra: list[FloatArray] = field(default_factory=list)
-    """(layers,) of each text."""
+    """IntraSim of each text, (layers,)."""
     drawn: FloatArray | None = None
-    """Sum of a state of length 1 of each text, (layers, hidden)."""
+    """Sum of one unit state of each text, (layers, hidden)."""
     texts: int = 0
 
     def __post_init__(self) -> None:
@@ -60,7 +60,7 @@ class Similarities:
         """Add a text.
 
         Args:
-            ids: of its tokens (seq,), without special ones.
+            ids: ids of its tokens (seq,), without special ones.
             states: (layers, seq, hidden).
         """
         if not len(ids):
@@ -80,18 +80,19 @@ class Similarities:
 
     @property
     def anisotropy(self) -> FloatArray | None:
-        """Mean cosine of random words of different texts, (layers,); None of fewer than two."""
+        """Mean cosine of random words from different texts, (layers,); None for fewer than two
+        texts."""
         if self.drawn is None or self.texts < 2:
             return None
         return mean_cosine(self.drawn, self.texts)
 
     def words(self, fewest: int = FEWEST_CONTEXTS) -> list[int]:
-        """Return the tokens that are in so many texts at least."""
+        """Return the tokens that are in at least `fewest` texts."""
         return [token for token, count in self.contexts.items() if count >= max(fewest, 2)]
 
     def self_similarity(self, fewest: int = FEWEST_CONTEXTS) -> FloatArray | None:
-        """Return the mean SelfSim of the words in so many texts, (layers,), not adjusted; None
-        where there is no such word."""
+        """Return the mean SelfSim of words in at least `fewest` texts, (layers,), not adjusted;
+        None without such words."""
         words = self.words(fewest)
         if not words:
             return None
@@ -99,5 +100,5 @@ class Similarities:
         return np.asarray(np.mean(own, axis=0))
 
     def intra_similarity(self) -> FloatArray | None:
-        """Return the mean IntraSim of the texts, (layers,), not adjusted; None without any."""
+        """Return the mean IntraSim of the texts, (layers,), not adjusted; None without texts."""
         return np.asarray(np.mean(self.intra, axis=0)) if self.intra else None

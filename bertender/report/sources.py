@@ -1,4 +1,4 @@
-"""Saved comparisons: a file of `compare --out`, or the one in the folder of a recipe's run."""
+"""Saved comparisons: a file of `compare --out`, or in the folder of a recipe's run."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from bertender.core.card import CARD_NAME
 from bertender.core.errors import ConfigError, DataError
 
 MODEL_FILES = (CARD_NAME, "config.json", "model.onnx")
-"""In the folder of a model, and not in that of a run."""
+"""Files in the folder of a model, but not in that of a run."""
 
 
 def saved_in(sources: Sequence[str]) -> Path | None:
-    """Return the saved comparison that is the only source, or is in the only one, the folder of a
-    run; None where the sources are models, which are yet to be compared.
+    """Return the saved comparison if it is the only source, or in a run's folder that is; None if
+    the sources are models still to compare.
 
     Raises:
-        ConfigError: a file or the folder of a run is beside others; or a run has no comparison, or
-            several.
+        ConfigError: a file or a run's folder is given with other sources; or a run has no
+            comparison, or several.
     """
     saved = [path for path in map(Path, sources) if path.is_file() and path.suffix == ".json"]
     runs = [path for path in map(Path, sources) if is_run(path)]

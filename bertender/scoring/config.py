@@ -13,11 +13,11 @@ from bertender.models.runtimes import DEFAULT_RUNTIME, RUNTIMES, RuntimeName
 
 SHARD = re.compile(r"(\d+)/(\d+)")
 MACHINE = ("shard", "engine", "workers", "threads", "tokens_per_batch")
-"""Settings of one process, which may differ from those of others that fill the same folder."""
+"""Settings that may differ between processes that write to the same folder."""
 
 
 class ScoreConfig(Config):
-    """Which texts of a file are predicted, in what form, and by which share of the work."""
+    """Which texts of a file to predict, in which form, and which share of the work."""
 
     panel: ClassVar[str] = "Texts"
     panels: ClassVar[Mapping[str, tuple[str, ...]]] = {
@@ -79,6 +79,6 @@ class ScoreConfig(Config):
 
     @property
     def share(self) -> tuple[int, int]:
-        """The number of the shard, from 1, and how many there are."""
+        """The number of the shard, from 1, and the number of shards."""
         number, count = (self.shard or "1/1").split("/")
         return int(number), int(count)

@@ -6,8 +6,8 @@
     DIR/_parts/00000.json   what a finished part has; one that lacks it is computed again
     DIR/_SUCCESS            every part of every shard is there
 
-Processes that share the folder need no other connection. A part depends on nothing but its rows, so
-that two that compute the same one write the same.
+Processes that share the folder need no other connection. A part depends only on its rows, so
+processes that compute the same part write the same.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ PARTS = "_parts"
 
 
 class Identity(Record):
-    """What the predictions of a folder depend on."""
+    """Inputs that the predictions in a folder depend on."""
 
     model: str = Field(description="digest of the artifact")
     files: tuple[FileState, ...]
@@ -56,7 +56,7 @@ class Identity(Record):
 
 
 class Manifest(Record):
-    """What the parts of a folder are of."""
+    """Description of a folder's parts."""
 
     schema_version: int = 1
     identity: Identity
@@ -65,7 +65,7 @@ class Manifest(Record):
 
     @property
     def parts(self) -> int:
-        """How many parts there are, of all shards."""
+        """Number of parts, over all shards."""
         return -(-sum(self.rows) // int(self.identity.settings["texts_per_part"]))
 
 
@@ -83,7 +83,7 @@ class PartRecord(Record):
 
 @dataclass
 class Job:
-    """The parts of a folder, and how one is computed; it can be pickled."""
+    """The parts of a folder, and their computation; it can be pickled."""
 
     out: Path
     config: ScoreConfig
@@ -95,7 +95,7 @@ class Job:
     def begin(
         cls, artifact: Artifact, source: str, out: Path, config: ScoreConfig, force: bool
     ) -> Job:
-        """Check source and folder, and write the manifest where there is none; errors as in
+        """Check source and folder, and write the manifest if there is none; errors are those of
         `score`."""
         files = files_of(source)
         _check_folder(out, Path(source))
@@ -153,16 +153,16 @@ class Job:
         return [*range(number - 1, self.manifest.parts, count)]
 
     def size_of(self, number: int) -> int:
-        """Return how many rows of the source a part has."""
+        """Return the number of source rows in a part."""
         size = self.config.texts_per_part
         return min(size, sum(self.manifest.rows) - number * size)
 
     def file_of(self, number: int) -> Path:
-        """Return the file of a part."""
+        """Return the path of a part."""
         return self.out / f"part-{number:05}.{self.config.format}"
 
     def records(self) -> dict[int, PartRecord]:
-        """Return the records of the finished parts, of all shards, whose files are whole."""
+        """Return the records of the finished parts of all shards whose files are complete."""
         found = {}
         for path in sorted((self.out / PARTS).glob("*.json")):
             try:
@@ -175,8 +175,8 @@ class Job:
         return found
 
     def compute(self, numbers: Sequence[int], bar: Bar) -> Iterator[PartRecord]:
-        """Compute parts one after the other; the next is read and tokenised meanwhile."""
-        assert self.scorer.classifier  # opened before any thread is
+        """Compute parts one after the other, reading and tokenising the next one meanwhile."""
+        assert self.scorer.classifier  # opened before any thread
         with ThreadPoolExecutor(1) as ahead:
             waiting = [ahead.submit(self._prepare, number) for number in numbers[:1]]
             for number in (*numbers[1:], None):
@@ -186,7 +186,7 @@ class Job:
                 yield self._complete(part, encoded, bar)
 
     def finish(self) -> int:
-        """Mark the folder as complete where it is; return how many parts are there."""
+        """Mark the folder as complete if it is; return the number of finished parts."""
         count = len(self.records())
         if count == self.manifest.parts:
             _save("", self.out / COMPLETE)
@@ -238,7 +238,7 @@ class Job:
         return path.stat().st_size
 
     def _check_current(self) -> None:
-        """Raise ConfigError where another command has begun anew in the folder."""
+        """Raise ConfigError if another command has started again in the folder."""
         now = _manifest_at(self.out)
         if now is None or now.identity != self.manifest.identity:
             raise ConfigError(
@@ -248,7 +248,7 @@ class Job:
 
 
 def _types(prediction: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the Arrow types of columns of predictions whose lists may all be empty in a part."""
+    """Return the Arrow types for prediction columns whose lists may all be empty in a part."""
     import pyarrow
 
     text, number, place = pyarrow.string(), pyarrow.float64(), pyarrow.int64()
@@ -275,7 +275,7 @@ def _manifest_at(out: Path) -> Manifest | None:
 
 
 def _check_folder(out: Path, source: Path) -> None:
-    """Raise ConfigError where parts cannot be written."""
+    """Raise ConfigError if parts cannot be written."""
     if out.exists() and not out.is_dir():
         raise ConfigError(f"--out {out} is a file; give the name of a folder.")
     if nearest := unusable_parent(out / MANIFEST):
@@ -295,7 +295,7 @@ def _check_folder(out: Path, source: Path) -> None:
 
 
 def _difference(before: Identity, now: Identity) -> str:
-    """Return in words how two commands differ."""
+    """Return the differences between two commands as text."""
     found = []
     if before.model != now.model:
         found.append("the model is another one")
@@ -310,16 +310,16 @@ def _difference(before: Identity, now: Identity) -> str:
 
 
 def _clear(out: Path) -> None:
-    """Remove what another command has written, the manifest first."""
+    """Remove the files of another command, the manifest first."""
     records = [*(out / PARTS).glob("*.json")]
     for path in (out / MANIFEST, out / COMPLETE, *records, *out.glob("part-[0-9]*.*")):
         path.unlink(missing_ok=True)
 
 
 def _save(text: str, path: Path) -> None:
-    """Write a file, which another process may write as well at this moment."""
+    """Write a file that another process may be writing too."""
     try:
         save_text(text, path)
-    except FileNotFoundError:  # its draft, by a process of another machine
+    except FileNotFoundError:  # its draft was removed by a process on another machine
         if not path.exists():
             raise

@@ -1,7 +1,7 @@
-"""Parts of a job as the tasks of a ray cluster, by a pool of actors with a model each.
+"""Parts of a job as tasks of a ray cluster, computed by a pool of actors with a model each.
 
-What a task gives back is the record of a part, which is on disk by then. A task that is lost with
-its worker is run again by ray, and writes the same part.
+A task returns the record of a part that is already on disk. If a task is lost with its worker, ray
+runs it again, which writes the same part.
 """
 
 from __future__ import annotations
@@ -17,38 +17,38 @@ from bertender.core.progress import Bar
 from bertender.scoring.job import Job, PartRecord
 
 ON_GPU = "onnxruntime-cuda"
-"""The row of RUNTIMES that takes a GPU."""
+"""The row of RUNTIMES that needs a GPU."""
 
 
 class PartScorer:
-    """Computes the parts that batches name; an actor of ray."""
+    """Computes the parts in a batch; an actor of ray."""
 
     def __init__(self, job: Job) -> None:
         self.job = job
 
     def __call__(self, batch: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the records of the parts, or the message of an error; the batch is not written
-        into, as its arrays are shared memory."""
+        """Return the records of the parts, or an error message; the batch is not modified, since
+        its arrays are shared memory."""
         records, errors = [], []
         for number in batch["part"].tolist():
             try:
                 (record,) = self.job.compute([number], Bar())
                 records.append(record.model_dump_json())
                 errors.append("")
-            except BertenderError as error:  # ray's own would have this one's traceback as message
+            except BertenderError as error:  # ray's error would have a traceback as message
                 records.append("")
                 errors.append(str(error))
         return {"record": np.array(records), "error": np.array(errors)}
 
 
 def run_on_ray(job: Job, numbers: Sequence[int], bar: Bar) -> Iterator[PartRecord]:
-    """Compute parts on a cluster; yield the record of each as it is done.
+    """Compute parts on a cluster; yield each finished part's record.
 
     Raises:
         RuntimeMissingError: ray is not installed.
-        BertenderError: what went wrong in a worker.
+        BertenderError: an error in a worker.
     """
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # ray reads it when it starts
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # read when ray starts
     try:
         import ray
         import ray.data

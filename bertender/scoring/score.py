@@ -1,4 +1,4 @@
-"""Scoring: predictions for the texts of a source, by the engine of the settings."""
+"""Scoring: predictions for the texts of a source, by the engine in the settings."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from bertender.tasks.rows import together
 
 
 class ScoreRun(Record):
-    """What a run has written, and whether all is there."""
+    """The output of a run, and whether it is complete."""
 
     out: str
     shard: str
@@ -35,19 +35,19 @@ class ScoreRun(Record):
 
 
 def score(artifact: Artifact, source: str, out: Path, config: ScoreConfig, force: bool) -> ScoreRun:
-    """Write the predictions for the texts of a source, where an earlier run has not.
+    """Write the predictions for the texts of a source that earlier runs have not written.
 
     Args:
-        artifact: the model.
+        artifact: artifact of the model.
         source: a file, a folder of files, or a pattern.
-        out: folder of the parts.
-        config: settings.
-        force: begin anew over the parts of another command.
+        out: folder for the parts.
+        config: settings of `score`.
+        force: start again over the parts of another command.
 
     Raises:
-        ConfigError: the folder has the parts of another command, or other files; a column has the
-            name of one of predictions.
-        DataError: a file cannot be read, or a row cannot be used and bad rows are not left out.
+        ConfigError: the folder has the parts of another command, or other files; or a column has
+            the name of a prediction column.
+        DataError: a file cannot be read, or a row cannot be used and `skip_bad_rows` is not set.
         ModelError: the model cannot be opened, or its logits are not finite.
     """
     job = Job.begin(artifact, source, out, config, force)
@@ -55,7 +55,7 @@ def score(artifact: Artifact, source: str, out: Path, config: ScoreConfig, force
     done = job.records()
     missing = [number for number in own if number not in done]
     if missing and config.engine == "local":
-        assert job.scorer.classifier  # opened here, so that its seconds are in no rate
+        assert job.scorer.classifier  # opened here, so that rates exclude its time
     started, computed = time.monotonic(), 0
     rows = sum(job.size_of(number) for number in own)
     with progress_bar(f"score {out.name}", rows, "texts") as bar:
@@ -83,11 +83,11 @@ def score(artifact: Artifact, source: str, out: Path, config: ScoreConfig, force
 
 
 def _computed(job: Job, numbers: Sequence[int], bar: Bar) -> Iterator[PartRecord]:
-    """Compute parts; yield the record of each that is there."""
+    """Compute parts; yield the record of each finished part."""
     if not numbers:
         return iter(())
     if job.config.engine == "ray":
-        from bertender.scoring.on_ray import run_on_ray  # it loads ray
+        from bertender.scoring.on_ray import run_on_ray  # imports ray
 
         return run_on_ray(job, numbers, bar)
     return job.compute(numbers, bar)

@@ -1,4 +1,4 @@
-"""Scorer: texts in, predictions out, by a model that each process opens for itself."""
+"""Scorer: predictions for texts, by a model that each process opens itself."""
 
 from __future__ import annotations
 
@@ -35,22 +35,22 @@ from bertender.text.tokenizer import padding_of
 
 TOKENS_PER_BATCH = 4096
 TEXTS_PER_ENCODING = 128
-"""Of like length, so that few of them are padded."""
+"""Texts of similar length to tokenise together, so that few are padded."""
 TEXTS_PER_BATCH = 1024
-"""Of a model that reads the text itself."""
+"""Texts per batch, for a model that reads raw text."""
 SIGNIFICANT = 6
-"""Digits of a probability."""
+"""Significant digits of a probability."""
 
 SCORE, TRUNCATED = "score", "truncated"
 SPANS, RANKING, EMBEDDING = "spans", "ranking", "embedding"
 PREDICTION_COLUMNS = (PREDICTED, PROBABILITIES, SCORE, SPANS, RANKING, EMBEDDING, TRUNCATED)
 
 ANSWER = ("label", "score", "logits")
-"""Of a response."""
+"""Fields of a response."""
 
 Prediction = dict[str, Any]
-"""Columns of a prediction: `predicted` and `probabilities` by label, or what else its kind of
-problem has."""
+"""Columns of a prediction: `predicted` and `probabilities` by label, or the columns of its kind of
+problem."""
 
 
 @dataclass(frozen=True)
@@ -58,30 +58,31 @@ class Encoded:
     """Tokenised examples, and the batches that they run in."""
 
     texts: tuple[Example, ...]
-    """As they were given; of a model that labels words, a sentence is one text."""
+    """Texts as given; for a model that labels words, a sentence is one text."""
     examples: tuple[Example, ...]
-    """As the model reads them."""
+    """Examples as the model reads them."""
     rows: tuple[tuple[Batch, int], ...]
-    """Each row of tokens: its batch and its number there; none of a model that reads texts."""
+    """Batch and index of each row of tokens; empty for a model that reads raw text."""
     owners: tuple[int, ...]
-    """The number of the example that each row is of."""
+    """Index of the example of each row."""
     buckets: tuple[tuple[int, ...], ...]
-    """Rows, or examples of a model that reads texts, of like length; the longest first."""
+    """Rows, or examples for a model that reads raw text, by similar length; the longest first."""
     truncated: npt.NDArray[np.bool_]
     """(examples,)"""
 
 
 @dataclass
 class Scorer:
-    """A model that predicts texts; it can be pickled, and is opened where it is first asked.
+    """A model that predicts texts; it can be pickled, and is opened at its first use.
 
     Args:
         artifact: an artifact, or the path or name of a model.
-        tokens_per_batch: most tokens of a batch, padding included.
-        max_length: longest input in tokens; None takes the artifact's.
-        runtime: the row of RUNTIMES that runs an onnx artifact.
-        threads: of the runtime; 0 takes OMP_NUM_THREADS, and its default where it is not set.
-        prefix: begins the name of each column.
+        tokens_per_batch: most tokens of a batch, including padding.
+        max_length: longest input in tokens; None for the artifact's.
+        runtime: row of RUNTIMES for an onnx artifact.
+        threads: threads of the runtime; 0 takes OMP_NUM_THREADS, or the runtime's default if it is
+            not set.
+        prefix: prefix of each column's name.
 
     Raises (when it is opened): as `open_classifier`.
 
@@ -100,7 +101,7 @@ class Scorer:
     def __post_init__(self) -> None:
         if isinstance(self.artifact, Artifact):
             self.artifact = self.artifact.path
-        # a worker's own folder may be another one; a hub's name is no path
+        # a worker's current folder may differ; a hub name is not a path
         if Path(self.artifact).exists():
             self.artifact = str(Path(self.artifact).absolute())
 
@@ -119,7 +120,7 @@ class Scorer:
         )
 
     def __call__(self, texts: Sequence[str | Example]) -> list[Prediction]:
-        """Return the prediction for each text, or pair of texts, in their order.
+        """Return the prediction for each text or pair of texts, in order.
 
         Raises:
             DataError: `texts` is not a sequence of texts.
@@ -135,10 +136,11 @@ class Scorer:
         return [found[number] for number in range(len(given))]
 
     def batch_function(self) -> Callable[..., list[Prediction]]:
-        """Return a function of arrays, as `pyspark.ml.functions.predict_batch_udf` calls one.
+        """Return a function on arrays, for `pyspark.ml.functions.predict_batch_udf`.
 
-        It takes an array of texts (batch,) for each column of texts, and returns `predicted` and,
-        where labels have some, `probabilities` (labels,) of each row; or the `embedding` (width,).
+        It takes an array of texts (batch,) for each text column, and returns `predicted` and, if
+        labels have probabilities, `probabilities` (labels,) of each row; or the `embedding`
+        (width,).
         """
         wanted = {self.prefix + name for name in (PREDICTED, PROBABILITIES, EMBEDDING)}
 
@@ -161,10 +163,10 @@ class Scorer:
         return predict
 
     def encode(self, texts: Sequence[Example]) -> Encoded:
-        """Return one example or more tokenised, in batches of like length.
+        """Return one or more tokenised examples, in batches of similar length.
 
         Args:
-            texts: of each, as `Problem.to_texts` has them.
+            texts: texts of each example, as from `Problem.to_texts`.
         """
         encode, problem = self.classifier.encode, self.classifier.problem
         examples = [problem.to_example(each) for each in texts]
@@ -190,7 +192,7 @@ class Scorer:
         return Encoded(tuple(texts), tuple(known), tuple(rows), tuple(owners), in_turn, truncated)
 
     def run(self, encoded: Encoded) -> Iterator[dict[int, Prediction]]:
-        """Yield predictions by the number of their example, as their last rows have run.
+        """Yield predictions with the index of their example, once their last rows have run.
 
         Raises:
             ModelError: a logit is NaN or infinite.
@@ -238,7 +240,7 @@ class Scorer:
                     "logits. Train or export the model again."
                 )
         labels = np.array([label.encode() for label in classifier.labels], dtype=np.object_)
-        # the number of choices may be another one in each example
+        # the number of choices may differ between examples
         groups = [[number] for number in found] if problem.places_are_labels else [[*found]]
         predictions: dict[int, Prediction] = {}
         for numbers in filter(None, groups):
@@ -260,7 +262,7 @@ class Scorer:
 
 
 def prediction_columns(problem: Problem[Any]) -> tuple[str, ...]:
-    """Return the names that the columns of a prediction may have, without a prefix."""
+    """Return the possible names of a prediction's columns, without prefix."""
     if has_label_probabilities(problem):
         return PREDICTED, PROBABILITIES, TRUNCATED
     of_heads = (f"{head}_{name}" for head in problem.heads for name in PREDICTION_COLUMNS)
@@ -268,7 +270,7 @@ def prediction_columns(problem: Problem[Any]) -> tuple[str, ...]:
 
 
 def has_label_probabilities(problem: Problem[Any]) -> bool:
-    """Return whether a prediction has a probability for each label."""
+    """Return whether predictions have a probability for each label."""
     has_own = problem.names_labels and not (problem.per_token or problem.places_are_labels)
     return problem.has_confidence and has_own and not problem.heads
 
@@ -276,7 +278,7 @@ def has_label_probabilities(problem: Problem[Any]) -> bool:
 def _columns(
     problem: Problem[Any], labels: Sequence[str], responses: Sequence[Mapping[str, Any]]
 ) -> list[Prediction]:
-    """Return the columns of predictions, given label, score and logits of responses."""
+    """Return the columns of predictions, given label, score and logits from responses."""
     if problem.gives_vectors:
         return [{EMBEDDING: list(each["logits"])} for each in responses]
     of = _of_heads if problem.heads else _of_one
@@ -315,7 +317,7 @@ def _of_one(
 
 
 def _array(value: Any) -> Any:
-    """Return labels, numbers or probabilities as an array (labels,); one of them as it is."""
+    """Return labels, numbers or probabilities as an array (labels,); a single value unchanged."""
     if isinstance(value, dict):
         value = [*value.values()]
     if not isinstance(value, list):
@@ -328,7 +330,7 @@ def _plain(value: Any) -> Any:
 
 
 def rounded(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Return values with SIGNIFICANT digits: as many as float32 logits give a probability."""
+    """Return values with SIGNIFICANT digits, the precision of probabilities from float32 logits."""
     exponents = np.floor(np.log10(np.maximum(values, 1e-300)))
     factors = 10.0 ** np.clip(SIGNIFICANT - 1 - exponents, 0, 300)
     return np.asarray(np.round(values * factors) / factors)

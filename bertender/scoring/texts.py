@@ -1,4 +1,4 @@
-"""Files of texts, read as a stream: which there are, which of their columns, and a part of rows."""
+"""Files of texts, read as streams: the files of a source, their text columns, and parts of rows."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ from bertender.text.batch import Example, is_blank
 logger = logging.getLogger(__name__)
 
 TEXT = "text"
-"""The column of a file with a text a line."""
+"""The column of a file with one text per line."""
 PATTERN = frozenset("*?[")
 SUFFIXES = (*READERS, *NESTED, *LINES, *(f"{suffix}.xz" for suffix in READERS))
 
 
 class FileState(Record):
-    """A file as it is now."""
+    """The current state of a file."""
 
     name: str
     size_bytes: int
@@ -47,10 +47,10 @@ class FileState(Record):
 
 
 def files_of(source: str) -> tuple[Path, ...]:
-    """Return the files of texts that a path, a folder or a pattern names, in the order of names.
+    """Return the text files of a path, a folder or a pattern, sorted by name.
 
     Raises:
-        DataError: there is none.
+        DataError: there is no such file.
     """
     path = Path(source)
     if path.is_dir():
@@ -62,7 +62,7 @@ def files_of(source: str) -> tuple[Path, ...]:
         files = [Path(each) for each in sorted(glob.glob(source, recursive=True))]  # noqa: PTH207
         files = [each for each in files if each.is_file()]
     else:
-        return (path,)  # what is wrong with it, its reader says
+        return (path,)  # its reader reports errors
     if not files:
         raise DataError(
             f"{source}: no file of texts is there. Give a file, a folder of files, or a pattern in "
@@ -75,7 +75,7 @@ def state_of(path: Path) -> FileState:
     """Return the name, size and digest of a file.
 
     Raises:
-        DataError: it cannot be read.
+        DataError: the file cannot be read.
     """
     try:
         return FileState(name=path.name, size_bytes=path.stat().st_size, sha256=sha256_of(path))
@@ -88,12 +88,12 @@ def _is_readable(path: Path) -> bool:
 
 
 def has_lines(path: Path) -> bool:
-    """Return whether a file has a text a line, and no columns."""
+    """Return whether a file has one text per line, and no columns."""
     return path.name.lower().endswith(LINES)
 
 
 def open_source(path: Path, bad: OnBadRow = stop) -> Table:
-    """Open a file of texts: a table, or LINES with a text a line."""
+    """Open a file of texts: a table, or LINES with one text per line."""
     if not has_lines(path):
         return open_table(path, bad)
 
@@ -106,12 +106,12 @@ def open_source(path: Path, bad: OnBadRow = stop) -> Table:
 
 @dataclass(frozen=True)
 class TextColumns:
-    """Which columns of a file hold the texts of a model's examples.
+    """The columns of a file with the texts of a model's examples.
 
     Args:
-        problem: of the model.
-        record: of its task, which names the columns that it learned from.
-        text, more: those that the user names.
+        problem: kind of problem of the model.
+        record: record of its task, which names the columns used in training.
+        text, more: columns that the user named.
     """
 
     problem: Problem[Any]
@@ -120,10 +120,10 @@ class TextColumns:
     more: str | None = None
 
     def of(self, table: Table) -> tuple[str, ...]:
-        """Return the columns of one file.
+        """Return the columns of a file.
 
         Raises:
-            DataError: it lacks one, or has a text a line, and the model reads several.
+            DataError: the file lacks one, or has one text per line while the model reads several.
         """
         problem, (first, *others) = self.problem, self.record.text_columns
         there = table.columns
@@ -156,12 +156,12 @@ class Part:
 
     number: int
     rows: list[Mapping[str, Any]] = field(default_factory=list)
-    """Those with a prediction."""
+    """Rows with a prediction."""
     texts: list[Example] = field(default_factory=list)
     types: dict[str, Any] = field(default_factory=dict)
-    """Arrow types of their columns, where the source has some."""
+    """Arrow types of their columns, if the source has types."""
     count: int = 0
-    """Rows of the source, those without a prediction included."""
+    """Rows of the source, including those without a prediction."""
     blank: int = 0
     """Lines without a text."""
     skipped: SkippedRows = field(default_factory=SkippedRows)
@@ -169,12 +169,12 @@ class Part:
 
 @dataclass
 class PartReader:
-    """Reads parts of a source; parts in rising order are one pass over its files.
+    """Reads parts of a source; parts in rising order need one pass over its files.
 
     Args:
-        files: paths and how many rows each has; the number counts rows that cannot be used.
-        columns: which of theirs are read as texts.
-        rows_per_part: rows of a part.
+        files: paths and numbers of rows, including rows that cannot be used.
+        columns: text columns of each file.
+        rows_per_part: number of rows in a part.
         skip_bad_rows: leave out rows that cannot be used.
     """
 
@@ -183,7 +183,7 @@ class PartReader:
     rows_per_part: int
     skip_bad_rows: bool = False
     position: int = 0
-    """Rows before the next one of the open file."""
+    """Index of the next row in the open file."""
     events: Iterator[tuple[Table, tuple[str, ...], Row | RowError]] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -193,7 +193,7 @@ class PartReader:
         """Return the rows of a part.
 
         Raises:
-            DataError: a row cannot be used, and bad rows are not left out.
+            DataError: a row cannot be used, and `skip_bad_rows` is not set.
         """
         start = number * self.rows_per_part
         if self.events is None or start != self.position:
@@ -219,7 +219,7 @@ class PartReader:
         part.rows.append(event.values)
 
     def _events(self, before: int) -> Iterator[tuple[Table, tuple[str, ...], Row | RowError]]:
-        """Yield the rows after the first `before` ones, with those that cannot be read."""
+        """Yield the rows after the first `before` ones, including unreadable ones."""
         for path, count in self.files:
             if before >= count:
                 before -= count
@@ -238,7 +238,7 @@ class PartReader:
 
 
 def in_order(rows: Iterator[Row], errors: list[RowError]) -> Iterator[Row | RowError]:
-    """Yield rows and the errors of those that cannot be read, which are added to `errors`."""
+    """Yield rows, and the errors of unreadable rows, which are added to `errors`."""
     for row in rows:
         yield from errors
         errors.clear()
@@ -267,16 +267,16 @@ def texts_of(problem: Problem[Any], path: Path, row: Row, columns: Sequence[str]
 
 
 def checked(path: Path, columns: TextColumns, taken: Sequence[str], bad: OnBadRow) -> int:
-    """Return how many rows a file has, after a look at each of them.
+    """Return the number of rows in a file, after checking each of them.
 
     Args:
         path: the file.
-        columns: which of its columns are read as texts.
-        taken: names of the columns of predictions.
+        columns: text columns of the file.
+        taken: names of the prediction columns.
         bad: called with each row that cannot be used.
 
     Raises:
-        ConfigError: a column of the file has the name of one of predictions.
+        ConfigError: a column of the file has the name of a prediction column.
         DataError: the file cannot be read, or lacks a column.
     """
     errors: list[RowError] = []
