@@ -13,17 +13,17 @@ from bertender.gate.config import GateConfig
 from bertender.models.onnx_session import MOST_MB
 
 OVERFLOWING = ("float16",)
-"""Precisions whose largest number is below that of float32."""
+"""Precisions with a smaller largest number than float32."""
 
 EXPORT_RULES: Mapping[str, Rule[ExportConfig]] = {
-    "overflow of what cannot": Rule(
+    "overflow setting without overflow": Rule(
         lambda config: config.precision not in OVERFLOWING,
         "it changes nothing with precision={precision!r}, which reaches as far as float32. Give "
         f"precision {', '.join(OVERFLOWING)}, or leave it out.",
         frozenset({"overflow"}),
     ),
 }
-"""Conflicts of settings."""
+"""Conflicts of the settings of `export`."""
 
 
 class ExportConfig(GateConfig):
@@ -34,9 +34,9 @@ class ExportConfig(GateConfig):
     rules: ClassVar[Mapping[str, Rule[Any]]] = EXPORT_RULES
 
     opset: int = Field(
-        18,  # from 17 on, a layer norm is one operator, as fusions of attention want it
+        18,  # from 17 on, a layer norm is one operator, which fusions of attention need
         ge=14,
-        le=20,  # the exporter's first with every operator of these models, and its last
+        le=20,  # the exporter's first and last with every operator of these models
         description="ONNX operator set",
     )
     precision: Literal["float32", "float16", "bfloat16"] = Field(
@@ -69,19 +69,19 @@ PROGRAMS = Table(
         SINGLE_FILE: "ONNX Runtime with onnxruntime-extensions, which takes strings",
     },
 )
-"""Values of `to` -> what opens the folder."""
+"""Values of `to` -> program that opens the folder."""
 
 BUNDLE_RULES: Mapping[str, Rule[BundleConfig]] = {
     "no program": Rule(
         lambda config: config.to is None,
         "no program is named. Give --to " + ", ".join(PROGRAMS) + ".",
     ),
-    "node_modules of others": Rule(
+    "node_modules for another program": Rule(
         lambda config: config.to != BROWSER,
         "it is what --to browser is checked with, and to is {to!r}. Leave it out.",
         frozenset({"node_modules"}),
     ),
-    "texts of others": Rule(
+    "stored texts for another program": Rule(
         lambda config: config.to != BROWSER,
         "a bundle for {to!r} stores no texts. Leave it out.",
         frozenset({"golden_texts"}),
@@ -92,7 +92,7 @@ BUNDLE_RULES: Mapping[str, Rule[BundleConfig]] = {
         frozenset({"node_modules"}),
     ),
 }
-"""Conflicts of settings."""
+"""Conflicts of the settings of `bundle`."""
 
 
 class BundleConfig(GateConfig):

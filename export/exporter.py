@@ -1,7 +1,7 @@
-"""Exporting: a torch artifact to an onnx artifact, behind the parity gate.
+"""Exporting: from a torch artifact to an onnx artifact, behind the parity gate.
 
-PyTorch's tracer writes the graph of any architecture; what it got wrong is found by the gate, which
-runs other texts and lengths than the traced one.
+PyTorch's tracer writes the graph of any architecture; the gate finds its errors by running other
+texts and lengths than the traced ones.
 """
 
 from __future__ import annotations
@@ -43,21 +43,21 @@ from export.precision import OPTIMIZATIONS, PRECISIONS, fit_half_range
 
 LSTM_WARNING = "Exporting a model to ONNX with a batch_size other than 1"
 TRACED = 2, 9
-"""Texts, and tokens of each, that are run to write a graph."""
+"""Texts, and tokens per text, to trace a graph."""
 
 
 def export(source: Artifact, task: Task, config: ExportConfig, out: Path) -> Artifact:
-    """Write `source` as an ONNX artifact of dynamic batch and length, and prove that its outputs
+    """Write `source` as an ONNX artifact with dynamic batch and length, and check that its outputs
     agree with those of its source.
 
-    The directory opens with Optimum's ORTModelForSequenceClassification as it is, unless its
-    architecture is one of OWN_MODELS, which Optimum reports that it does not know.
+    Optimum's ORTModelForSequenceClassification opens the directory, unless its architecture is one
+    of OWN_MODELS, which Optimum reports as unknown.
 
     Raises:
-        ConfigError: a setting would change nothing.
-        ModelError: the source is not a torch classifier, of an architecture without an export, or
-            a MobileBERT that reads its padding; no attention of it can be fused as asked; or
-            float16 may not hold what it computes.
+        ConfigError: a setting would have no effect.
+        ModelError: the source is not a torch classifier, has an architecture without an export, or
+            is a MobileBERT that reads its padding; no attention of it can be fused as requested; or
+            float16 may overflow.
         ParityError: the graph's outputs differ; nothing is written then.
     """
     config.check_rules()
@@ -82,11 +82,11 @@ def write_onnx(source: Artifact, task: Task, config: ExportConfig, directory: Pa
     """Write model.onnx, config.json and the tokenizer into `directory`.
 
     Returns:
-        The findings of the graph for the artifact's card, and of its numbers where they were read.
+        Findings on the graph for the artifact's card, and on its numbers if they were examined.
     """
     path, precision = directory / ONNX_NAME, PRECISIONS[config.precision]
     optimization = OPTIMIZATIONS[config.optimize]
-    # eager attention is the pattern that graph fusions know
+    # graph fusions recognise the pattern of eager attention
     model = load_torch_classifier(source, attn_implementation="eager")
     _check_padding_unread(source, model)
     check_architecture(model, config)
@@ -98,7 +98,7 @@ def write_onnx(source: Artifact, task: Task, config: ExportConfig, directory: Pa
     write_traced(model, names, path, config.opset)
     model.config.save_pretrained(directory)
     numbers = precision.examine(path, encode, examples, allow=config.overflow == "allow")
-    if optimization.prepare(model):  # after the look at its numbers, which an operator would hide
+    if optimization.prepare(model):  # fused operators hide numbers
         write_traced(model, names, path, config.opset)
     traced = onnx.load(path)
     drop_aliases(traced)
@@ -124,11 +124,11 @@ def write_onnx(source: Artifact, task: Task, config: ExportConfig, directory: Pa
 
 
 def check_architecture(model: PreTrainedModel, config: ExportConfig) -> None:
-    """Raise ModelError where a model's architecture has no export, or not the optimized one.
+    """Raise ModelError if a model's architecture has no export, or no optimized one.
 
     Args:
-        model: a real one, or one without weights that is made later. Where its architecture is no
-            row of FAMILIES, a layer of the latter is tried.
+        model: a real model, or a planned one without weights. If its architecture is not a row of
+            FAMILIES, a layer of the planned model is tried.
         config: settings of the export.
     """
     if getattr(model.config, "is_encoder_decoder", False):
@@ -154,7 +154,7 @@ def _not_exported(model: PreTrainedModel, cause: str) -> ModelError:
 
 
 def _check_padding_unread(source: Artifact, model: PreTrainedModel) -> None:
-    """Raise ModelError where a text's logits would change with its padding, whatever the graph."""
+    """Raise ModelError if a text's logits would depend on its padding, in any graph."""
     padding = padding_embedding(model)
     if padding is not None and padding.any():
         raise ModelError(
@@ -167,10 +167,10 @@ def _check_padding_unread(source: Artifact, model: PreTrainedModel) -> None:
 
 
 def add_column_outputs(model: onnx.ModelProto, names: Sequence[str]) -> None:
-    """Give a graph an output (batch, seq) for each column of its logits, in place.
+    """Add an output (batch, seq) for each column of a graph's logits, in place.
 
-    Optimum and transformers.js read a start and an end. Who asks for the logits alone computes no
-    more than these.
+    Optimum and transformers.js read outputs for start and end. Requests for the logits alone do not
+    compute these.
     """
     if not names:
         return
@@ -187,10 +187,10 @@ def add_column_outputs(model: onnx.ModelProto, names: Sequence[str]) -> None:
 
 
 def drop_aliases(model: onnx.ModelProto) -> None:
-    """Let every node of a graph read its constants by their own names, in place.
+    """Let every node of a graph read its constants by their original names, in place.
 
-    The exporter writes tensors of equal numbers once (all biases that are 0, say) and an Identity
-    node for each other name. Whoever looks for a product's weight or bias would find a computed
+    The exporter writes equal tensors once (for example, all zero biases) and adds an Identity node
+    for each other name. Code that looks for a product's weight or bias would find a computed
     tensor.
     """
     graph = model.graph
@@ -211,9 +211,9 @@ def drop_aliases(model: onnx.ModelProto) -> None:
 
 
 def drop_unread(model: onnx.ModelProto) -> None:
-    """Take the inputs that no node reads, nor one of a branch, from a graph, in place.
+    """Remove the inputs that no node reads, in branches neither, from a graph, in place.
 
-    Tokenizers give token types to models without any, too.
+    Tokenizers also return token types for models without any.
     """
     read = {name for node in nodes_of(model.graph) for name in node.input}
     remaining = [entry for entry in model.graph.input if entry.name in read]
@@ -224,7 +224,7 @@ def drop_unread(model: onnx.ModelProto) -> None:
 def count_heads(model: onnx.ModelProto) -> None:
     """Write the number of heads into the shapes of queries, keys and values, in place.
 
-    transformers 5 leaves it open, (batch, seq, -1, head_dim), and fusions read it.
+    transformers 5 leaves it open, (batch, seq, -1, head_dim), but fusions need it.
     """
     writers = {name: node for node in model.graph.node for name in node.output}
     vectors = {each.name: each.dims[0] for each in model.graph.initializer if len(each.dims) == 1}
@@ -243,7 +243,7 @@ def count_heads(model: onnx.ModelProto) -> None:
 
 
 def _number(node: onnx.NodeProto | None) -> int | None:
-    """Return the number of a constant of one; None of any other node."""
+    """Return the value of a constant with one number; None for other nodes."""
     if node is None or node.op_type != "Constant":
         return None
     value = numpy_helper.to_array(node.attribute[0].t)
@@ -251,21 +251,21 @@ def _number(node: onnx.NodeProto | None) -> int | None:
 
 
 def write_traced(model: PreTrainedModel, names: Sequence[str], path: Path, opset: int) -> None:
-    """Write the graph of one run of a model, with batch and length left open.
+    """Trace a run of a model into a graph with dynamic batch and length.
 
     Args:
-        model: what to run; it must do the same whatever the values of its tokens are.
-        names: the columns of tokens that it is given; the graph may leave some out.
-        path: of the graph.
-        opset: the operators' version.
+        model: model to run; its control flow must not depend on the tokens' values.
+        names: its token inputs; the graph may leave some out.
+        path: path of the graph.
+        opset: version of the operators.
 
     Raises:
         ModelError: the model cannot be traced.
     """
-    # no module around the model, whose name would stand before those of all nodes and weights:
-    # schemes that train find the model's parts by them
+    # without a module around the model, whose name would prefix those of all nodes and weights:
+    # schemes that train find the model's parts by these names
     traced, whole = copy.copy(model.eval()), type(model).forward
-    # the cache of a decoder is no tensor, and cannot be traced
+    # the cache of a decoder is not a tensor, so it cannot be traced
     settings = {"use_cache": False} if "use_cache" in signature(whole).parameters else {}
 
     def forward(*columns: torch.Tensor) -> torch.Tensor:
@@ -290,18 +290,18 @@ def write_traced(model: PreTrainedModel, names: Sequence[str], path: Path, opset
                     LOGITS: axes if of_tokens else {0: "batch"},
                 },
                 opset_version=opset,
-                dynamo=False,  # its graphs are those that fusions know
+                dynamo=False,  # its graphs have the patterns that fusions recognise
             )
-        except Exception as error:  # an unknown architecture may raise any
+        except Exception as error:  # an unknown architecture may raise any error
             raise _not_exported(model, str(error).strip().split("\n")[0]) from error
 
 
 @contextmanager
 def _tracing() -> Iterator[None]:
-    """Let all that a model computes be traced, and keep the tracer's warnings from the user.
+    """Make all computations of a model traceable, and hide the tracer's warnings.
 
-    It warns of every shape that becomes a constant. transformers before 5 makes the masks of
-    decoders by a vmap, which is not traced; the same of whole tensors is.
+    It warns of every shape that becomes a constant. transformers before 5 builds the masks of
+    decoders with a vmap, which cannot be traced; the same function of whole tensors can.
     """
     with warnings.catch_warnings(), ExitStack() as changes:
         warnings.filterwarnings("ignore", category=TracerWarning)
@@ -322,7 +322,7 @@ def _tracing() -> Iterator[None]:
 def _of_whole(
     masked: Callable[..., torch.Tensor], bh_indices: bool = True
 ) -> Callable[..., torch.Tensor]:
-    """Return a mask (batch, heads, queries, keys) of the numbers of each, by a function of all."""
+    """Return a mask (batch, heads, queries, keys), by a function of all indices at once."""
 
     def mask(batch: Any, heads: Any, queries: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
         whole = batch[:, None, None, None], heads[:, None, None], queries[:, None], keys
@@ -332,10 +332,10 @@ def _of_whole(
 
 
 def _mask_of_tokens(**settings: Any) -> torch.Tensor:
-    """Return what is added to scores, (batch, 1, queries, keys).
+    """Return the mask to add to scores, (batch, 1, queries, keys).
 
-    Where all queries read the same keys it has the form of transformers before 5, which fusions
-    know.
+    If all queries see the same keys, it has the form of transformers before 5, which fusions
+    recognise.
     """
     masks: Any = masking_utils
     padding, dtype = settings["attention_mask"], settings.get("dtype", torch.float32)

@@ -1,4 +1,4 @@
-"""PRECISIONS: the numbers that a graph is stored in, and OPTIMIZATIONS: its fused operators."""
+"""PRECISIONS: the number types of a graph, and OPTIMIZATIONS: its fused operators."""
 
 from __future__ import annotations
 
@@ -28,46 +28,48 @@ from bertender.text.batch import Encode, Example
 logger = logging.getLogger(__name__)
 
 LARGEST_FITTING = 1e4
-"""Replaces larger constants: after a softmax all else becomes 0 next to it, and sums
-with it stay far from 65504, the largest number of float16."""
+"""Replaces larger constants: after a softmax everything else becomes 0 next to it, and sums with it
+stay far from 65504, the largest number of float16."""
 FLOAT16_LARGEST = 65504.0
 SAFE_SHARE = 0.5
-"""Of it, as the texts that are looked at are few: others may reach further."""
+"""Allowed share of float16's largest number, since few texts are examined and others may reach
+further."""
 MASK = 1e30
 BATCH_TEXTS = 8
 SHOWN = 3
-"""Nodes that an error names, the worst first."""
+"""Nodes to name in an error, the worst first."""
 STORED = "_bfloat16"
-"""Suffix of the name of a matrix where it is stored."""
+"""Suffix of the name of a stored matrix."""
 ATTENTION_OPERATORS = ("Attention", WRITTEN_ATTENTION)
 
 
 class Precision:
-    """A row of PRECISIONS, each of which is a row of TOLERANCES too: float32.
+    """A row of PRECISIONS, which is also a row of TOLERANCES: float32.
 
-    In all of them, tokens come in as int64 and logits go out as float32.
+    In all precisions, tokens are int64 inputs and logits float32 outputs.
     """
 
     def examine(
         self, graph: Path, encode: Encode, examples: Sequence[Example], *, allow: bool
     ) -> LargestNumber | None:
-        """Return the largest number of a traced graph of float32, where that is of interest.
+        """Return the largest number in a traced float32 graph, if it matters for the precision.
 
         Raises:
-            ModelError: the precision could not hold what the graph computes; `allow` only warns.
+            ModelError: the graph's numbers could overflow in the precision; with `allow`, only a
+                warning.
         """
         return None
 
     def convert(self, model: onnx.ModelProto) -> onnx.ModelProto:
-        """Return the optimised graph of float32 in this precision; it may be changed in place."""
+        """Return the optimised float32 graph in this precision; it may be changed in place."""
         return model
 
 
 class Float16(Precision):
-    """Computed in float16 where the machine can: on a GPU.
+    """Computed in float16 on hardware that supports it, such as GPUs.
 
     ONNX Runtime's CPU has float16 kernels for few operators and computes the others in float32,
-    with conversions between them.
+    with conversions in between.
     """
 
     def examine(
@@ -78,11 +80,11 @@ class Float16(Precision):
         return reaches[0]
 
     def convert(self, model: onnx.ModelProto) -> onnx.ModelProto:
-        # loaded here, because it takes a second that other commands need not wait
+        # loaded here, since it takes a second that other commands need not wait
         from onnxruntime.transformers.onnx_model import OnnxModel
 
         converted = OnnxModel(model)
-        # its own shape inference knows ONNX Runtime's operators, which that of onnx does not
+        # its own shape inference knows ONNX Runtime's operators, unlike that of onnx
         converted.convert_float_to_float16(use_symbolic_shape_infer=True, keep_io_types=True)
         converted.topological_sort()
         result: onnx.ModelProto = converted.model
@@ -90,10 +92,10 @@ class Float16(Precision):
 
 
 class Bfloat16(Precision):
-    """Matrices stored in bfloat16, half of the bytes, and turned into float32 at opening.
+    """Matrices stored in bfloat16, half the bytes, and converted to float32 when opened.
 
-    It computes in float32, because ONNX Runtime 1.31 has no bfloat16 kernels for the CPU of MatMul,
-    Gemm, Add, Mul, Softmax, Erf, Tanh or Where: such a graph would not open.
+    It computes in float32, because ONNX Runtime 1.31 has no bfloat16 CPU kernels for MatMul, Gemm,
+    Add, Mul, Softmax, Erf, Tanh or Where: such a graph would not open.
     """
 
     def convert(self, model: onnx.ModelProto) -> onnx.ModelProto:
@@ -128,11 +130,11 @@ PRECISIONS: Mapping[str, Precision] = {
 
 
 def fit_half_range(model: onnx.ModelProto, stand_in: float = LARGEST_FITTING) -> None:
-    """Bring every single finite number beyond float16's range to +-`stand_in`, in place.
+    """Replace every scalar constant beyond float16's range by +-`stand_in`, in place.
 
-    Attention masks are written as the least float32, which as float16 is minus infinity; times the
-    0 of a token that is not masked, that is not a number. Tables of weights are left as they are,
-    or the outputs would change, and so is the bias of a model of one number.
+    Attention masks use the smallest float32, which in float16 is minus infinity; its product with
+    the 0 of an unmasked token is not a number. Weight tables are unchanged, since the outputs would
+    change otherwise, and so is the bias of a model with one output.
     """
     given = {output.name for output in model.graph.output}
     last = [node for node in model.graph.node if given.intersection(node.output)]
@@ -155,10 +157,10 @@ def fit_half_range(model: onnx.ModelProto, stand_in: float = LARGEST_FITTING) ->
 
 
 def check_overflow(reaches: Sequence[LargestNumber], *, allow: bool) -> None:
-    """Raise ModelError, or warn, where float16 could not hold what a graph computes.
+    """Raise ModelError, or warn, if a graph's numbers could overflow in float16.
 
     Args:
-        reaches: of every place, as `largest_numbers` gives them.
+        reaches: largest numbers in the graph, from `largest_numbers`.
         allow: only warn.
     """
     allowed = SAFE_SHARE * FLOAT16_LARGEST
@@ -180,21 +182,21 @@ def check_overflow(reaches: Sequence[LargestNumber], *, allow: bool) -> None:
 def largest_numbers(
     graph: Path, encode: Encode, examples: Sequence[Example]
 ) -> list[LargestNumber]:
-    """Return the largest absolute number of each activation and weight, the largest first.
+    """Return the largest absolute value in each activation and weight, the largest first.
 
-    The graph is run in float32 with two outputs more for each tensor, its least and its largest
-    number, so that a check of many texts keeps no activation. It is the graph as it was traced: a
-    fused operator would hide the attention scores inside it. Masks are not activations, and left
-    out: they are in the graph as numbers that nothing else reaches.
+    The graph runs in float32 with two more outputs per tensor, its smallest and largest number, so
+    that no activations are kept over many texts. It is the traced graph: a fused operator would
+    hide the attention scores inside it. Masks are constants and not activations, and are left out:
+    no other numbers reach their size.
 
     Args:
-        graph: in float32, its masks as they were traced.
-        encode: its tokenizer.
+        graph: graph in float32, with its traced masks.
+        encode: encoder of its tokenizer.
         examples: its input texts.
     """
     model = onnx.load(graph)
     makers = {name: node for node in model.graph.node for name in node.output}
-    # single numbers beyond float16 are masks, and are changed
+    # scalars beyond float16 are masks, and are replaced
     reached = [
         (f"weight {tensor.name}", _largest(numpy_helper.to_array(tensor)))
         for tensor in model.graph.initializer
@@ -213,7 +215,7 @@ def largest_numbers(
 
 
 class _Reader(CalibrationDataReader):  # type: ignore[misc]
-    """Token batches as the calibrator asks for them."""
+    """Token batches, in the interface that the calibrator expects."""
 
     def __init__(self, batches: Iterator[dict[str, Any]]) -> None:
         self.batches = batches
@@ -225,8 +227,8 @@ class _Reader(CalibrationDataReader):  # type: ignore[misc]
 def _activations(
     model: onnx.ModelProto, encode: Encode, examples: Sequence[Example]
 ) -> Iterator[tuple[str, float]]:
-    """Yield each floating-point tensor with its largest absolute number on some texts."""
-    if not examples:  # the parity gate reports what is wrong with that
+    """Yield each floating-point tensor with its largest absolute value on some texts."""
+    if not examples:  # the parity gate reports that there are none
         return
     fit_half_range(model, MASK)
     with TemporaryDirectory() as folder:
@@ -248,32 +250,32 @@ def _activations(
 
 
 def _largest(numbers: np.ndarray[Any, Any]) -> float:
-    sizes = np.nan_to_num(np.abs(numbers), nan=np.inf)  # no number is beyond all of them
+    sizes = np.nan_to_num(np.abs(numbers), nan=np.inf)  # NaN counts as infinite
     masks = np.isfinite(sizes) & (sizes >= MASK / 2)
     return float(sizes[~masks].max(initial=0.0))
 
 
 class Optimization:
-    """A row of OPTIMIZATIONS: what is done to a graph before it is written, here nothing.
+    """A row of OPTIMIZATIONS: changes to a graph before it is written, here none.
 
-    Opening a graph, ONNX Runtime optimises it in any case, for the machine that it runs on. What is
-    done here is done for all machines, and is in the file: `bertender quantize` and other runtimes
-    find it there.
+    When ONNX Runtime opens a graph, it optimises it for the machine in any case. The optimizations
+    here are for all machines and are in the file, where `bertender quantize` and other runtimes see
+    them.
     """
 
     def accepts(self, model: PreTrainedModel) -> None:
-        """Raise ModelError where an architecture cannot have what the row promises."""
+        """Raise ModelError if an architecture does not support the optimization."""
 
     def prepare(self, model: PreTrainedModel) -> bool:
-        """Bring a model to the form whose graph is optimised; return whether it was in another."""
+        """Change a model into the form whose graph is optimised; return whether it changed."""
         return False
 
     def run(self, path: Path) -> onnx.ModelProto:
-        """Return the graph at a path, optimised."""
+        """Return the optimised graph at a path."""
         return onnx.load(path)
 
     def check(self, model: PreTrainedModel, graph: GraphFindings) -> None:
-        """Raise ModelError where the optimised graph lacks what the row promises."""
+        """Raise ModelError if the optimised graph lacks the row's operators."""
 
 
 class Basic(Optimization):
@@ -284,10 +286,10 @@ class Basic(Optimization):
 
 
 class Fused(Optimization):
-    """Each layer becomes a few operators, which ONNX Runtime alone can run.
+    """Each layer becomes a few operators, which only ONNX Runtime can run.
 
-    Its own optimizer finds layers by the pattern in which PyTorch wrote them. Heads are counted in
-    each layer by itself, so that pruned models with uneven heads are fused like others.
+    ONNX Runtime's optimizer finds layers by PyTorch's pattern. Heads are counted in each layer
+    separately, so that pruned models with uneven heads are fused too.
     """
 
     def accepts(self, model: PreTrainedModel) -> None:

@@ -1,1 +1,1 @@
-"""8-bit models: from an ONNX artifact to a smaller, faster one with nearly the same outputs."""
+"""Quantization: from an ONNX artifact to a smaller, faster one with nearly the same outputs."""

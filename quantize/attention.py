@@ -1,11 +1,11 @@
-"""Fusions of a dynamically quantized graph into operators that only ONNX Runtime has.
+"""Fusing parts of a dynamically quantized graph into operators that only ONNX Runtime has.
 
-In ONNX's own operators, query, key and value are three products, and their outputs are transposed
-for each head. QAttention multiplies once and transposes nothing. DynamicQuantizeMatMul rounds an
-activation and multiplies it, for which there are kernels of ARM; ONNX Runtime makes it itself, but
-not of query, key and value, which share a rounding. Both use the integers and the scales of the
-plain graph. The gates undo both fusions (`in_plain_form`), judge the products one by one, and
-compare each QAttention with the operators that it replaces.
+With ONNX's standard operators, query, key and value are three products, whose outputs are
+transposed for each head. QAttention multiplies once and transposes nothing. DynamicQuantizeMatMul
+rounds an activation and multiplies it, which has ARM kernels; ONNX Runtime creates it itself, but
+not for query, key and value, which share a rounding. Both use the integers and scales of the plain
+graph. The gates undo both fusions (`in_plain_form`), judge the products one by one, and compare
+each QAttention with the operators that it replaces.
 """
 
 from __future__ import annotations
@@ -41,19 +41,19 @@ from quantize.graph import (
 Array = npt.NDArray[Any]
 ONLY_ATTENTION = "enable_attention"
 MASK = "attention_mask"
-"""The graph's input."""
+"""Input of the graph."""
 SHARED_ATTRIBUTES = frozenset({"num_heads", "mask_filter_value", "scale", "unidirectional"})
 """Attributes that Attention and QAttention share; an Attention with others cannot be replaced."""
 SHARED_INPUTS = 4
-"""Inputs that they share: the activation, the weight, the bias, the mask."""
+"""Shared inputs: the activation, the weight, the bias, the mask."""
 
 
 @dataclass(frozen=True)
 class Integers:
-    """A product as it is quantized: query, key or value."""
+    """A quantized product: query, key or value."""
 
     name: str
-    """Of the weight."""
+    """Name of the weight."""
     weight: Array
     """(inputs, outputs)"""
     scale: Array
@@ -61,12 +61,12 @@ class Integers:
     zero_point: Array
     """(outputs,)"""
     rounding: onnx.NodeProto
-    """DynamicQuantizeLinear of its activation."""
+    """DynamicQuantizeLinear node of its activation."""
     scale_name: str
 
 
 def check_attention(model: PreTrainedModel) -> None:
-    """Raise ModelError where the attention of a model's family cannot become a QAttention."""
+    """Raise ModelError if a model family's attention cannot become a QAttention."""
     row = FUSIONS.get(family_name(model.config), NEVER_SEEN)
     if row.obstacle_in_8_bits:
         fused = ", ".join(
@@ -83,15 +83,15 @@ def fuse_attention(float_graph: Path, quantized_graph: Path) -> int:
     """Fuse each attention of a quantized graph into one operator, in its file.
 
     Args:
-        float_graph: what the other was made of.
-        quantized_graph: its products are dynamic. An attention with a float product is left.
+        float_graph: graph before quantization.
+        quantized_graph: graph with dynamic products. An attention with a float product is skipped.
 
     Returns:
-        The number of attentions that are one operator now, or were in the float graph, where their
-        scores stay in float and the products with weights are quantized like others.
+        The number of attentions that are one operator, now or already in the float graph; the
+        latter have float scores, and their products with weights are quantized like others.
 
     Raises:
-        ModelError: no attention can be fused. The file is not changed.
+        ModelError: no attention can be fused. The file is unchanged.
     """
     floats, quantized = onnx.load(float_graph), onnx.load(quantized_graph)
     if written := [node for node in floats.graph.node if node.op_type == WRITTEN_ATTENTION]:
@@ -132,7 +132,7 @@ def fuse_attention(float_graph: Path, quantized_graph: Path) -> int:
 def fuse_products(graph: Path) -> int:
     """Fuse each dynamic product with the rounding of its activation, in the graph's file.
 
-    ONNX Runtime's kernels of ARM with SME want weights whose zero points are 0.
+    ONNX Runtime's ARM kernels with SME need weights with zero points of 0.
 
     Returns:
         The number of fused products.
@@ -145,7 +145,7 @@ def fuse_products(graph: Path) -> int:
         if node.op_type != "MatMulInteger" or node.input[1] not in constants:
             continue
         rounding, weight = makers[node.input[0]], node.input[1]
-        product = readers[readers[node.output[0]].output[0]]  # the sums as floats, scaled
+        product = readers[readers[node.output[0]].output[0]]  # the scaled sums
         integers = _integers(model, rounding.input[0], product.output[0])
         if integers is None or integers.zero_point.any():
             continue
@@ -172,11 +172,11 @@ def rewritten(
     """Return a graph with other nodes, in any order, without unread nodes and constants.
 
     Args:
-        model: changed in place.
-        nodes: all nodes. The first of several with the same output counts.
-        constants: new ones; a name, also one of the graph's own, counts once.
+        model: graph, changed in place.
+        nodes: all nodes. Of several with the same output, the first is used.
+        constants: new constants; equal names, also of the graph's own, are added once.
     """
-    # it loads the optimizer, which most quantizations do not need
+    # it imports the optimizer, which most quantizations do not need
     from onnxruntime.transformers.onnx_model import OnnxModel
 
     known = constants_of(model)
@@ -212,7 +212,8 @@ def _has_an_8_bit_form(node: onnx.NodeProto) -> bool:
 def _in_order(
     merged: onnx.TensorProto, products: Mapping[str, onnx.TensorProto]
 ) -> tuple[str, ...]:
-    """Return the outputs of the products whose weights were merged: query, key, value."""
+    """Return the outputs of the products whose weights were merged, in the order query, key,
+    value."""
     weights = {name: numpy_helper.to_array(weight) for name, weight in products.items()}
     parts = np.split(numpy_helper.to_array(merged), PRODUCTS_OF_ATTENTION, axis=1)
     for names in itertools.permutations(weights, PRODUCTS_OF_ATTENTION):
@@ -222,14 +223,14 @@ def _in_order(
 
 
 def _integers(quantized: onnx.ModelProto, activation: str, output: str) -> Integers | None:
-    """Return a dynamically quantized product; None for any other."""
+    """Return a dynamically quantized product; None for other products."""
     between = nodes_between(quantized, [activation], [output])
     nodes = {node.op_type: node for node in between}
     if not {"DynamicQuantizeLinear", "MatMulInteger"} <= nodes.keys():
         return None
     constants, rounding = constants_of(quantized), nodes["DynamicQuantizeLinear"]
     _, weight, _, zero_point = nodes["MatMulInteger"].input
-    # the scales of both sides are multiplied with one another, then with the sums
+    # both scales are multiplied with one another, then with the sums
     factors = [node for node in between if rounding.output[1] in node.input]
     (scale,) = (name for node in factors for name in node.input if name in constants)
     columns = constants[weight].dims[1:]
@@ -246,8 +247,8 @@ def _integers(quantized: onnx.ModelProto, activation: str, output: str) -> Integ
 def _operator(
     node: onnx.NodeProto, integers: Sequence[Integers]
 ) -> tuple[onnx.NodeProto, list[onnx.TensorProto]]:
-    """Return the operator of 8 bits for an attention of floats, with the constants of all three."""
-    # layers that share their weights share the merged ones, too
+    """Return the 8-bit operator for a float attention, with the constants of all three products."""
+    # layers that share weights also share the merged weights
     weight = "+".join(each.name for each in integers)
     scale, zero_point = f"{weight}_scale", f"{weight}_zero_point"
     arrays = {
@@ -270,7 +271,7 @@ def _operator(
 
 @dataclass(frozen=True)
 class _Third:
-    """The query's, the key's or the value's third of an operator."""
+    """The third of an operator for query, key or value."""
 
     weight: Array
     """(inputs, outputs)"""
@@ -285,13 +286,14 @@ class _Third:
 def in_plain_form(float_graph: Path, quantized_graph: Path, folder: Path) -> Path:
     """Return a graph without these operators: the same file, or a new one in `folder`.
 
-    The structure is that of the float graph; integers, scales and biases come from the operators.
-    Products can then be compared with the float ones one by one, and a QAttention with its three.
+    Its structure is that of the float graph; integers, scales and biases are those of the
+    operators. Products can then be compared with the float ones one by one, and a QAttention with
+    its three products.
 
     Args:
-        float_graph: what the other was made of.
-        quantized_graph: as it will be opened.
-        folder: where to write.
+        float_graph: graph before quantization.
+        quantized_graph: graph to be served.
+        folder: folder for a new file.
 
     Raises:
         ModelError: an operator matches no attention of the float graph.
@@ -326,14 +328,14 @@ def _plain_product(operator: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
     (product,) = operator.output
     outputs = [f"{activation}/{name}" for name in ("rounded", "factor", "offset")]
     rounding = helper.make_node("DynamicQuantizeLinear", [activation], outputs, outputs[0])
-    yield rounding  # products of one activation share the first
+    yield rounding  # products of the same activation share the first
     yield from _dynamic(product, rounding, weight, scale, zero_point)
 
 
 def _plain(
     operator: onnx.NodeProto, floats: onnx.ModelProto, model: onnx.ModelProto
 ) -> tuple[list[onnx.NodeProto], list[onnx.TensorProto]]:
-    """Return the nodes that an operator replaces, and their new constants."""
+    """Return the nodes replaced by an operator, and their new constants."""
     rounding = makers_of(model)[operator.input[0]]
     starts = [rounding.input[0], *(entry.name for entry in floats.graph.input)]
     between = nodes_between(floats, starts, list(operator.output))
@@ -354,7 +356,7 @@ def _plain(
         own = (f"{product}/{name}" for name in ("weight", "scale", "zero_point"))
         nodes += _dynamic(product, rounding, *own)
         for node in between:
-            if product in node.input:  # the addition of the bias, which is the operator's now
+            if product in node.input:  # the addition of the bias, now in the operator
                 added = onnx.NodeProto()
                 added.CopyFrom(node)
                 del added.input[:]
@@ -370,7 +372,7 @@ def _plain(
 def _assigned(
     thirds: Sequence[_Third], weights: Mapping[str, onnx.TensorProto]
 ) -> Mapping[str, _Third]:
-    """Return the product of each third, by its output: the one with the nearest weights.
+    """Return the product of each third, by its output: the product with the nearest weights.
 
     Raises:
         ModelError: there are fewer than three products.
@@ -395,14 +397,14 @@ def _assigned(
 def _dynamic(
     product: str, rounding: onnx.NodeProto, weight: str, scale: str, zero_point: str
 ) -> Iterator[onnx.NodeProto]:
-    """Yield the nodes of an integer product as scheme `dynamic` writes it.
+    """Yield the nodes of an integer product, as scheme `dynamic` writes it.
 
     Args:
-        product: the output.
-        rounding: of the activation.
-        weight: the name of a constant, as those of scale and zero point.
-        scale: of each output.
-        zero_point: of each output.
+        product: output of the product.
+        rounding: rounding of the activation.
+        weight: name of a constant, as are scale and zero point.
+        scale: scale of each output.
+        zero_point: zero point of each output.
     """
     rounded, factor, offset = rounding.output
     integers, sums, scales = (f"{product}/{name}" for name in ("integers", "sums", "scales"))

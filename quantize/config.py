@@ -1,4 +1,4 @@
-"""Settings of `quantize`: QuantizeConfig, the SCHEMES that read it, and the RULES between them."""
+"""Settings of `quantize`: QuantizeConfig, the SCHEMES that read it, and its RULES."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from bertender.training.config import JudgedConfig, TrainingConfig
 from quantize.integers import AUTO, CALIBRATORS, TARGETS
 
 AUTO_SCHEME = "auto"
-"""Scheme that is the first of CANDIDATES that passes."""
+"""The scheme `auto`: the first of CANDIDATES that passes."""
 
 CALIBRATION = frozenset({"calibrator", "percentile", "calibration_texts"})
 SENSITIVITY = frozenset({"sensitivity", "sensitivity_texts"})
@@ -50,9 +50,9 @@ DYNAMIC: Settings = {"scheme": "dynamic"}
 STATIC: Settings = {"scheme": "static", "calibrator": "mse"}
 MIXED: Settings = {"scheme": "mixed", "base": "static", "max_drop": 0.5}
 CANDIDATES: tuple[Settings, ...] = (FOUR_BIT_TABLES, DYNAMIC, STATIC, MIXED)
-"""Schemes that are tried where none is named, until one passes; explicit settings come first. The
-first is the smallest, and as fast as the second: it passes only where the score on the
-validation texts hardly changes."""
+"""Schemes to try by default until one passes; explicit settings override theirs. The first is the
+smallest, and as fast as the second: it passes only if the score on the validation texts hardly
+changes."""
 
 
 @dataclass(frozen=True)
@@ -61,17 +61,18 @@ class Scheme:
 
     summary: str
     reads: frozenset[str] = frozenset()
-    """Settings that it reads besides SHARED."""
+    """Settings that the scheme reads besides SHARED."""
     then: tuple[Settings, ...] = (DYNAMIC, STATIC, MIXED)
-    """Schemes to suggest after a refusal: the first that was not tried yet."""
+    """Schemes to suggest after a refusal: the first one not tried yet."""
     source: Kind = "onnx"
-    """Kind of artifact that it starts from."""
+    """Kind of source artifact."""
     precision: str = "int8"
-    """Of the graph: a row of the gate's TOLERANCES. Names in braces are settings."""
+    """Precision of the graph, a row of the gate's TOLERANCES. Names in braces are settings."""
     fitted: bool = False
-    """Activations are smoothed and weights rounded for training texts: `smoothing`, `rounding`."""
+    """Whether activations are smoothed and weights rounded for training texts: `smoothing`,
+    `rounding`."""
     four_bit_tables: bool = False
-    """Large embedding tables have 4 bits, whatever `table_bits` says."""
+    """Whether large embedding tables have 4 bits, whatever `table_bits` says."""
 
 
 SCHEMES = Table(
@@ -139,7 +140,7 @@ SENSITIVITIES = Table(
         "hessian-eigenvalue": "largest curvature of the loss along a part's weights",
     },
 )
-"""How to measure what quantizing each part costs; see `sensitivity`."""
+"""Measures of the cost of quantizing each part; see `sensitivity`."""
 
 BLOCK_SIZES = (16, 32, 64, 128, 256)
 """Numbers of values that share a 4-bit scale."""
@@ -181,7 +182,7 @@ def _readers(setting: str) -> list[str]:
 
 
 def _unread(setting: str) -> Rule[QuantizeConfig]:
-    """Return the rule that only schemes that read a setting may have it."""
+    """Return the rule that a setting needs a scheme that reads it."""
     return Rule(
         # `auto` skips the schemes that do not read it
         lambda config: config.scheme not in (AUTO_SCHEME, *_readers(setting)),
@@ -208,41 +209,41 @@ def _why_all_are_skipped(config: QuantizeConfig) -> str:
 
 
 RULES: Mapping[str, Rule[QuantizeConfig]] = {
-    "mixed without a bound": Rule(
+    "mixed without max_drop": Rule(
         lambda config: config.reads("base") and config.max_drop is None,
         "scheme {scheme!r} returns parts to float until the score holds: set how much of it may be "
         "lost, in points, as --max-drop 0.5. Without a bound, use --scheme dynamic or static.",
     ),
-    "tables of 4 bits in float": Rule(
+    "4-bit tables left in float": Rule(
         lambda config: config.has_four_bit_tables and config.no_embeddings,
         "it leaves in float the tables that would have 4 bits. Leave it out, or give "
         "--scheme dynamic, or --scheme q-bert --table-bits 8.",
         frozenset({"no_embeddings"}),
     ),
-    "blocks of tables of 8 bits": Rule(
+    "block size of 8-bit tables": Rule(
         lambda config: config.reads("table_bits") and not config.has_four_bit_tables,
         "it changes nothing here: tables of 8 bits have a scale each. Give --table-bits 4 too, or "
         "leave it out.",
         frozenset({"block_size"}),
     ),
-    "a runtime without integers": Rule(
+    "runtime without integer products": Rule(
         lambda config: not RUNTIMES[config.runtime].integer_products,
         "it multiplies no 8-bit integers, and would turn them back into floats. For a GPU, export "
         "in 16 bits instead, as bertender export --precision float16, or leave it out.",
         frozenset({"runtime"}),
     ),
-    "tables of 4 bits in another runtime": Rule(
+    "4-bit tables in an unsuitable runtime": Rule(
         lambda config: config.has_four_bit_tables and not RUNTIMES[config.runtime].own_operators,
         "it has no look-up in tables of 4 bits. Leave it out, or give --scheme static, or "
         "--scheme q-bert --table-bits 8.",
         frozenset({"runtime"}),
     ),
-    "fused attention in another runtime": Rule(
+    "fused attention in an unsuitable runtime": Rule(
         lambda config: config.fused_attention and not RUNTIMES[config.runtime].own_operators,
         "it has no 8-bit attention operator. Leave it out, or leave --fused-attention out.",
         frozenset({"runtime"}),
     ),
-    "dynamic scales in another runtime": Rule(
+    "dynamic scales in an unsuitable runtime": Rule(
         lambda config: (
             config.scheme in SCHEMES
             and not config.is_static
@@ -251,19 +252,19 @@ RULES: Mapping[str, Rule[QuantizeConfig]] = {
         _dynamic_elsewhere,
         frozenset({"runtime"}),
     ),
-    "percentile of another calibrator": Rule(
+    "percentile with another calibrator": Rule(
         lambda config: config.reads("percentile") and config.calibrator != "percentile",
         "it changes nothing here: it needs --calibrator percentile. Give that too, or leave it "
         "out.",
         frozenset({"percentile"}),
     ),
-    "calibration of a dynamic base": Rule(
+    "calibration with a dynamic base": Rule(
         lambda config: config.reads("base") and config.base != "static",
         "it changes nothing here: it needs --base static, whose activations are calibrated. Give "
         "that too, or leave it out.",
         CALIBRATION,
     ),
-    "sensitivity without a bound": Rule(
+    "sensitivity without max_drop": Rule(
         lambda config: (
             config.max_drop is None
             and config.reads(*SENSITIVITY)
@@ -273,7 +274,7 @@ RULES: Mapping[str, Rule[QuantizeConfig]] = {
         "leave it out.",
         SENSITIVITY,
     ),
-    "fewer bits for the sensitive": Rule(
+    "too few sensitive bits": Rule(
         lambda config: (
             config.reads("sensitive_bits")
             and config.sensitive_bits is not None
@@ -283,13 +284,13 @@ RULES: Mapping[str, Rule[QuantizeConfig]] = {
         "weight_bits={weight_bits}. Give more, or leave it out.",
         frozenset({"sensitive_bits"}),
     ),
-    "sensitivity of equal bits": Rule(
+    "sensitivity with equal bits": Rule(
         lambda config: config.reads("sensitive_bits") and config.sensitive_bits is None,
         "it changes nothing here: all products have --weight-bits. Give --sensitive-bits too, or "
         "leave it out.",
         SENSITIVITY | {"sensitive_share"},
     ),
-    "bits without a Hessian": Rule(
+    "sensitive bits without a Hessian": Rule(
         lambda config: (
             config.reads("sensitive_bits")
             and config.sensitive_bits is not None
@@ -301,12 +302,12 @@ RULES: Mapping[str, Rule[QuantizeConfig]] = {
         against="sensitivity",
     ),
     **{
-        f"{setting} of another scheme": _unread(setting)
+        f"{setting} with another scheme": _unread(setting)
         for setting in sorted(
             frozenset[str]().union(*(row.reads for row in SCHEMES.values())) - SHARED
         )
     },
-    "settings that no default scheme reads": Rule(
+    "settings that skip all default schemes": Rule(
         lambda config: (
             config.scheme == AUTO_SCHEME and all(each.skipped for each in candidates(config))
         ),
@@ -317,7 +318,7 @@ RULES: Mapping[str, Rule[QuantizeConfig]] = {
 
 
 class QuantizeConfig(GateConfig, TrainingConfig, JudgedConfig):
-    """Settings of `quantize`. Those of training are read by `qat` and `q-bert`."""
+    """Settings of `quantize`. Only `qat` and `q-bert` read the training settings."""
 
     panel: ClassVar[str] = "Scheme"
     panels: ClassVar[Mapping[str, tuple[str, ...]]] = {
@@ -423,13 +424,13 @@ class QuantizeConfig(GateConfig, TrainingConfig, JudgedConfig):
     @model_validator(mode="wrap")
     @classmethod
     def _by_curvature(cls, values: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
-        """By default, bits are allotted by the curvature that is found the quickest."""
+        """By default, allot bits by the curvature that is computed fastest."""
         config = handler(values)
         allots = config.reads("sensitive_bits") and config.sensitive_bits is not None
         if not allots or config.is_explicit("sensitivity"):
             return config
         filled = config.changed({"sensitivity": "hessian-trace"})
-        filled.model_fields_set.discard("sensitivity")  # nobody has set it
+        filled.model_fields_set.discard("sensitivity")  # it is not explicit
         return filled
 
     def reads(self, *settings: str) -> bool:
@@ -443,7 +444,7 @@ class QuantizeConfig(GateConfig, TrainingConfig, JudgedConfig):
 
     @property
     def is_static(self) -> bool:
-        """Whether the graph has the scales of activations, found on texts before."""
+        """Whether activation scales are in the graph, found on texts beforehand."""
         return self.reads("calibration_texts") and (not self.reads("base") or self.base == "static")
 
     @property
@@ -462,11 +463,11 @@ class QuantizeConfig(GateConfig, TrainingConfig, JudgedConfig):
 
 @dataclass(frozen=True)
 class Candidate:
-    """A row of CANDIDATES with the user's settings."""
+    """A row of CANDIDATES merged with the user's settings."""
 
     config: QuantizeConfig
     skipped: str = ""
-    """Why it is skipped; empty where it is tried."""
+    """Why it is skipped; empty if it is tried."""
 
     @property
     def scheme(self) -> str:
@@ -474,7 +475,7 @@ class Candidate:
 
 
 def candidates(config: QuantizeConfig) -> Iterator[Candidate]:
-    """Yield every row of CANDIDATES, those that would ignore an explicit setting as skipped."""
+    """Yield every row of CANDIDATES; those that would ignore an explicit setting are skipped."""
     for row in CANDIDATES:
         explicit = {name: getattr(config, name) for name in sorted(config.model_fields_set)}
         made = type(config).model_validate({**row, **explicit, "scheme": row["scheme"]})

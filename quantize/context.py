@@ -1,4 +1,4 @@
-"""Run context of a quantization, the input of every scheme: its texts, scores and float graph."""
+"""Context of a quantization, the input of every scheme: its texts, scores and float graph."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ FloatArray = npt.NDArray[np.float32]
 BINS = 2048
 TOKENS_PER_BATCH = 2048
 FITTED_TEXTS = 128
-"""Training texts that channels are scaled and weights rounded for."""
+"""Training texts for smoothing activations and rounding weights."""
 
 
 @dataclass(frozen=True)
 class Batches:
-    """Texts as batches of like length, which can be iterated over more than once."""
+    """Texts as batches of similar length, which can be iterated more than once."""
 
     encode: Encode
     examples: Sequence[Example]
@@ -78,9 +78,9 @@ class Batches:
 def observed(
     graph: Path, tensors: Sequence[str], batches: Batches
 ) -> Iterator[Mapping[str, FloatArray]]:
-    """Yield, for each batch, the values of some tensors of a graph where there is text.
+    """Yield, for each batch, the values of some tensors of a graph at positions with text.
 
-    Values in padding are left out. One batch is in memory at a time.
+    Values at padding are left out. One batch is in memory at a time.
     """
     names = list(dict.fromkeys(tensors))
     with TemporaryDirectory() as folder:
@@ -111,8 +111,8 @@ def observed_rows(
 def histograms(graph: Path, tensors: Sequence[str], batches: Batches) -> dict[str, Histogram]:
     """Count the values of some tensors of a float graph, without padding.
 
-    Two passes over the texts: the first finds each tensor's least and largest value, the second
-    counts its values between them.
+    It passes over the texts twice: the first pass finds each tensor's smallest and largest value,
+    the second counts its values in between.
     """
     lows, highs = dict.fromkeys(tensors, np.inf), dict.fromkeys(tensors, -np.inf)
     for values in observed(graph, tensors, batches):
@@ -128,83 +128,83 @@ def histograms(graph: Path, tensors: Sequence[str], batches: Batches) -> dict[st
 
 @dataclass(frozen=True)
 class Written:
-    """Report of a scheme on the graph that it has written."""
+    """Report of a scheme on its written graph."""
 
     quantized: tuple[str, ...]
-    """Nodes that multiply by integers now."""
+    """Nodes that now multiply integers."""
     float_nodes: Mapping[str, str] = field(default_factory=dict)
-    """Node that remains in float -> why."""
+    """Node that remains in float -> reason."""
     ranges: Mapping[str, Range] = field(default_factory=dict)
-    """Ranges of static activations, by the tensor's name."""
+    """Ranges of static activations, by tensor name."""
     products_of_4_bits: int | None = None
     weight_bits: Mapping[str, int] | None = None
     """Bits of weights that are stored with fewer than 8 and multiplied in 8, by node."""
     tables_of_4_bits: int | None = None
     fused_attentions: int | None = None
-    """Number of fused attentions; None where `fused_attention` is off."""
+    """Number of fused attentions; None if `fused_attention` is off."""
     sensitivity: SensitivityFindings | None = None
-    """Findings where parts may return to float."""
+    """Findings if parts may return to float."""
     training: TrainingFindings | None = None
     reference: Classifier | None = None
-    """Reference that the graph must agree with; None for the source."""
+    """Model that the graph must agree with; None for the source."""
     float_graph: Path | None = None
-    """Graph that its products are compared with; None for the float graph."""
+    """Graph to compare its products with; None for the float graph."""
     score: float | None = None
-    """Score on the validation texts, where the scheme needed it."""
+    """Score on the validation texts, if the scheme needed it."""
     tolerance: str | None = None
-    """A row of TOLERANCES, where that is not the precision's own."""
+    """A row of TOLERANCES, if it is not the precision's own."""
 
 
 @dataclass(frozen=True)
 class QuantizationContext:
-    """Run context of a quantization, the input of every scheme."""
+    """Context of a quantization, the input of every scheme."""
 
     source: Artifact
     task: Task
     config: QuantizeConfig
     target: Target
     graph: Path
-    """The float graph; of a torch source there is none yet."""
+    """The float graph; not there yet for a torch source."""
     work: Path
-    """Folder of a training's checkpoints."""
+    """Folder for a training's checkpoints."""
     folder: Path
-    """Folder of files that are deleted at the end."""
+    """Folder for temporary files."""
     classifier: Classifier
     """The float model."""
     write_onnx: Callable[[Artifact, Path], object] | None = None
     """Writes a torch artifact's graph into a directory."""
     smoothing_db: Mapping[str, float] = field(default_factory=dict)
-    """Activations of the float graph that are smoothed -> how much less noise they have."""
+    """Smoothed activations of the float graph -> reduction of their noise."""
     integer_weights: Mapping[str, Integers8] = field(default_factory=dict)
-    """Weights -> their integers, (inputs, outputs); others are rounded to the nearest."""
+    """Weights -> their integers, (inputs, outputs); other weights are rounded to the nearest."""
 
     @cached_property
     def inventory(self) -> Inventory:
         return take_inventory(self.graph)
 
     def opened(self, graph: Path) -> Classifier:
-        """Return the classifier that runs another graph, in the runtime of the gates."""
+        """Return a classifier for another graph, in the runtime of the gates."""
         predictor = RUNTIMES[self.config.runtime].open(graph)
         return replace(self.classifier, predictor=predictor)
 
     @property
     def float_nodes(self) -> dict[str, str]:
-        """Nodes that stay in float with every scheme -> why."""
+        """Nodes that stay in float in every scheme -> reason."""
         tables = self.inventory.tables if self.config.no_embeddings else ()
         return {**self.inventory.float_nodes, **dict.fromkeys(tables, "left by --no-embeddings")}
 
     @property
     def tables(self) -> list[str]:
-        """The look-ups in tables that are to be quantized."""
+        """The table look-ups to quantize."""
         return [] if self.config.no_embeddings else [*self.inventory.tables]
 
     def texts(self, count: int, description: str) -> Batches:
-        """Return some of the training texts, drawn by the seed."""
+        """Return some training texts, drawn with the seed."""
         examples = self.drawn(count).examples
         return Batches(self.classifier.encode, examples, description, self.task.problem)
 
     def drawn(self, count: int) -> Split:
-        """Return some of the training examples with their labels, drawn by the seed."""
+        """Return some training examples with labels, drawn with the seed."""
         split = self.task.calibration
         rows = np.random.default_rng(self.config.seed).permutation(len(split))[:count]
         return Split(
@@ -229,10 +229,10 @@ class QuantizationContext:
         return round(100 * (self.score_before - score), 6)
 
     def held_out_scores(self, graph: Path, score: float) -> ScoreFindings:
-        """Return the held-out scores before and after, read once, at the end, and the choice's.
+        """Return the held-out scores before and after, evaluated once at the end, and the choice's.
 
         Args:
-            graph: the one to keep.
+            graph: graph to keep.
             score: its score on the validation texts.
         """
         held_out, metric = self.task.dev, self.task.metric
@@ -263,9 +263,9 @@ class Writer:
     """Writes the graph of a row of SCHEMES."""
 
     def check(self, model: PreTrainedModel) -> None:
-        """Raise ModelError where the scheme cannot quantize a torch model, or its graph.
+        """Raise ModelError if the scheme cannot quantize a torch model, or its graph.
 
-        For the plan of a recipe, which has the model before there is a graph.
+        It is for the plan of a recipe, which has the model before there is a graph.
         """
 
     def write(self, context: QuantizationContext, target: Path) -> Written:

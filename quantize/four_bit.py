@@ -1,14 +1,14 @@
 """Schemes `four-bit` and `four-bit-embeddings`: weights and tables of 4 bits in groups, for size.
 
-Shen et al. 2020 (Q-BERT, arXiv 1909.05840) give groups of weights a range each. A group of a
+Shen et al. 2020 (Q-BERT, arXiv 1909.05840) give each group of weights its own range. A group of a
 product is `block_size` inputs of one output. Activations are float; inside MatMulNBits, ONNX
-Runtime rounds them to 8 bits in groups where the CPU has kernels for that. With `max_drop`, the
-most sensitive parts return to 8 bits.
+Runtime rounds them to 8 bits in groups if the CPU has kernels for that. With `max_drop`, the most
+sensitive parts return to 8 bits.
 
-Half of a small encoder's bytes are its embedding table, of which a text looks up a few rows: 4 bits
-cost no time there, unlike in products. The paper finds embeddings more sensitive than other
+Half of a small encoder's bytes are in its embedding table, of which a text looks up a few rows: 4
+bits cost no time there, unlike in products. The paper finds embeddings more sensitive than other
 weights, and positions more than tokens. So each `block_size` values of a row have their own scale,
-the one with the least squared error, and small tables keep 8 bits.
+the one with the smallest squared error, and small tables keep 8 bits.
 """
 
 from __future__ import annotations
@@ -34,22 +34,22 @@ from quantize.sensitivity import EIGHT_BITS, write_within_drop
 
 FloatArray = npt.NDArray[np.float32]
 COMPUTE_IN_INT8 = 4
-"""MatMulNBits's accuracy level: activations in groups of 8 bits, where the CPU has kernels."""
+"""MatMulNBits's accuracy level: activations in groups of 8 bits, if the CPU has kernels."""
 LEAST, MOST = -8, 7
-"""Of the integers of 4 bits."""
+"""Smallest and largest 4-bit integer."""
 WORTHWHILE = 0.5
-"""A table gets 4 bits from this share of the largest table's values on. Every text reads the same
-rows of small tables (positions, segments), so their errors add up, and they have few bytes.
-Positions are a tenth of a vocabulary that was cut to 5,000 tokens."""
+"""Smallest size of a 4-bit table, as a share of the largest table. Every text reads the same rows
+of small tables (positions, segments), so their errors add up, and they have few bytes. Positions
+are a tenth of a vocabulary cut to 5,000 tokens."""
 CLIPPED = np.linspace(LEAST / -MOST, 0.5, 25)
-"""Shares of a group's largest value that are tried as clipping bounds."""
+"""Shares of a group's largest value to try as clipping bounds."""
 
 
 class FourBit(Writer):
-    """Products with weights of 4 bits, all else of 8."""
+    """4-bit weights in products, 8 bits elsewhere."""
 
     def check(self, model: PreTrainedModel) -> None:
-        if model.config.num_hidden_layers == 0:  # its only products are of whole texts
+        if model.config.num_hidden_layers == 0:  # it only has products over whole texts
             raise ModelError(
                 f"a {model.config.model_type!r} model has no layers, so that its graph has no "
                 "product whose weights can have 4 bits. Use --scheme dynamic."
@@ -74,7 +74,7 @@ class FourBit(Writer):
 
 
 def write_products(context: QuantizationContext, target: Path, four_bits: Sequence[str]) -> Written:
-    """Write a graph with 4 bits for some products, and 8 for the rest."""
+    """Write a graph with 4 bits for some products, and 8 bits elsewhere."""
     inventory = context.inventory
     others = [each.node for each in inventory.products if each.node not in four_bits]
     nodes = [*others, *inventory.lstms, *context.tables]
@@ -99,7 +99,7 @@ def write_products(context: QuantizationContext, target: Path, four_bits: Sequen
 
 
 class FourBitEmbeddings(Writer):
-    """Large embedding tables of 4 bits, products as `dynamic` has them."""
+    """4-bit large embedding tables, and products as in `dynamic`."""
 
     def write(self, context: QuantizationContext, target: Path) -> Written:
         inventory, large = context.inventory, large_tables(context)
@@ -131,9 +131,9 @@ def large_tables(context: QuantizationContext) -> dict[str, str]:
 
 
 def in_groups(table: FloatArray, size: int) -> tuple[npt.NDArray[np.int8], FloatArray]:
-    """Return a table (rows, width) in integers of 4 bits, and its scales (rows, groups).
+    """Return a table (rows, width) as 4-bit integers, and its scales (rows, groups).
 
-    Each group has the tried scale with the least squared error.
+    Each group has the tried scale with the smallest squared error.
     """
     rows, width = table.shape
     padded = np.pad(table, ((0, 0), (0, -width % size))).reshape(rows, -1, size)
@@ -156,7 +156,7 @@ def _rounded(groups: FloatArray, scales: FloatArray) -> FloatArray:
 
 
 def write_in_groups(graph: Path, lookups: Sequence[str], block_size: int) -> None:
-    """Give the float tables of some look-ups 4 bits, in the file."""
+    """Quantize the float tables of some look-ups to 4 bits, in the file."""
     model = onnx.load(graph)
     tables = constants_of(model)
     nodes = [node for node in model.graph.node if node.name in lookups]

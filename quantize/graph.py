@@ -1,4 +1,4 @@
-"""ONNX graphs: what can be quantized, sub-graphs, and inner tensors."""
+"""ONNX graphs: their quantizable parts, sub-graphs, and inner tensors."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ PRODUCTS = ("MatMul", "Gemm")
 FOUR_BIT_LOOKUP = "GatherBlockQuantized"
 """ONNX Runtime's look-up in a table of few bits."""
 FUSED_ATTENTION = "QAttention"
-"""ONNX Runtime's attention of 8 bits, products of query, key and value included."""
+"""ONNX Runtime's 8-bit attention, including the products of query, key and value."""
 FUSED_PRODUCT = "DynamicQuantizeMatMul"
-"""ONNX Runtime's product of 8 bits, the rounding of its activation included."""
+"""ONNX Runtime's 8-bit product, including the rounding of its activation."""
 PRODUCTS_OF_ATTENTION = 3
 """Query, key and value."""
 REPEATED = re.compile(r"_\d+(?=\.|$)")
@@ -36,7 +36,7 @@ BETWEEN_ACTIVATIONS = (
     "both sides are activations (attention scores and contexts), whose rounding errors multiply"
 )
 IN_DOUBLE = {"MatMulInteger": (0, 1), "MatMul": (0, 1), "Gemm": (0, 1, 2)}
-"""Operator -> the inputs that become float64; integers without their zero points."""
+"""Operator -> inputs to convert to float64; integers are taken without zero points."""
 ROUNDS = frozenset({"DynamicQuantizeLinear", "DequantizeLinear"})
 """Operators that compute a rounded activation."""
 
@@ -47,14 +47,14 @@ class Product:
 
     node: str
     activation: str
-    """The tensor that is multiplied: (batch, seq, inputs), or (batch, inputs) of a pooled state."""
+    """The multiplied tensor: (batch, seq, inputs), or (batch, inputs) for a pooled state."""
     weight: str
     inputs: int
     outputs: int
     transposed: bool
-    """The weight is stored as (outputs, inputs)."""
+    """Whether the weight is stored as (outputs, inputs)."""
     is_gemm: bool
-    """It adds its bias itself."""
+    """Whether the operator adds its bias itself."""
 
     def module(self, known: Container[str]) -> str:
         """Return the path of the product's module in the PyTorch model, from its name.
@@ -69,17 +69,17 @@ class Product:
 
 @dataclass(frozen=True)
 class Inventory:
-    """The parts of a float graph."""
+    """The quantizable and other parts of a float graph."""
 
     products: tuple[Product, ...]
     tables: Mapping[str, str]
     """Look-ups in float tables: node -> the table's name."""
     lstms: tuple[str, ...]
     of_constants: tuple[Product, ...]
-    """Products of two constants. One that shares its weight with another product (a DeBERTa's keys
-    of positions, with `share_att_key`) reads the rounded weight."""
+    """Products of two constants. If one shares its weight with another product (a DeBERTa's
+    position keys, with `share_att_key`), it reads the rounded weight."""
     float_nodes: Mapping[str, str]
-    """Products that remain in float with every scheme -> why."""
+    """Products that remain in float in every scheme -> reason."""
 
 
 def take_inventory(path: Path) -> Inventory:
@@ -94,7 +94,7 @@ def take_inventory(path: Path) -> Inventory:
         for item in graph.initializer
         if item.data_type == TensorProto.FLOAT
     }
-    # what depends on the graph's inputs; all other tensors are constants
+    # tensors that depend on the graph's inputs; all others are constants
     computed = {entry.name for entry in graph.input}
     for node in graph.node:
         if computed & set(node.input):
@@ -185,15 +185,15 @@ def subgraph(
 ) -> onnx.ModelProto:
     """Return the part of a graph that computes `ends` from `start` and constants.
 
-    ONNX Runtime fuses it as it fuses the whole graph, so that a product runs in its serving kernels
-    on chosen inputs.
+    ONNX Runtime fuses it like the whole graph, so that a product runs on chosen inputs in the
+    kernels that serve it.
 
     Args:
-        model: a whole graph, its weights in memory.
-        start: the tensor that becomes the input.
-        ends: the tensors that become the outputs.
-        shape: of `start`; names are dynamic axes.
-        kind: its element type, of TensorProto.
+        model: whole graph, with its weights in memory.
+        start: tensor that becomes the input.
+        ends: tensors that become the outputs.
+        shape: shape of `start`; names are dynamic axes.
+        kind: its element type in TensorProto.
 
     Raises:
         ModelError: an end depends on other inputs than `start`.
@@ -215,8 +215,8 @@ def open_subgraph(part: onnx.ModelProto, *, optimize: bool = True) -> Run:
     """Open a sub-graph with ONNX Runtime on this CPU, to run it more than once.
 
     Returns:
-        A function from input values to outputs. It raises ModelError where the graph fails on them,
-        as for a look-up beyond the end of a table.
+        A function from input values to outputs. It raises ModelError if the graph fails on them,
+        for example in a look-up beyond the end of a table.
     """
     start = part.graph.input[0].name
     session = open_session(part.SerializeToString(), left_out=LEFT_OUT if optimize else None)
@@ -224,7 +224,7 @@ def open_subgraph(part: onnx.ModelProto, *, optimize: bool = True) -> Run:
     def run(values: Array) -> list[Array]:
         try:
             return list(session.run(None, {start: values}))
-        except Exception as error:  # its exception classes share no public base
+        except Exception as error:  # its exceptions share no public base class
             raise ModelError(
                 f"the graph behind {start!r} cannot be run on {values.shape[0]} rows: {error}. The "
                 "graph is damaged there: export and quantize it again."
@@ -241,7 +241,7 @@ def run_subgraph(part: onnx.ModelProto, values: Array, *, optimize: bool = True)
 def rounded_activation(part: onnx.ModelProto) -> onnx.ModelProto | None:
     """Return a sub-graph that computes the rounded input of integer products.
 
-    None where no product rounds it. Run it without optimization.
+    None if its products have no rounded input. Run it without optimization.
     """
     makers = makers_of(part)
     for product in (node for node in part.graph.node if node.op_type in IN_DOUBLE):
@@ -262,7 +262,7 @@ def rounded_activation(part: onnx.ModelProto) -> onnx.ModelProto | None:
 
 
 def static_activation(part: onnx.ModelProto) -> tuple[float, str] | None:
-    """Return the scale and integer type of a sub-graph's QuantizeLinear, if it has one."""
+    """Return scale and integer type of a sub-graph's QuantizeLinear, if it has one."""
     constants = constants_of(part)
     for node in part.graph.node:
         if node.op_type == "QuantizeLinear":
@@ -295,7 +295,7 @@ def _product_in_float64(node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
     for place in IN_DOUBLE[node.op_type][: len(node.input)]:
         wide = f"{node.name}/wide{place}"
         yield helper.make_node("Cast", [node.input[place]], [wide], to=TensorProto.DOUBLE)
-        if integers:  # the zero point is taken off
+        if integers:  # the zero point is subtracted
             zero, centred = f"{wide}/zero", f"{wide}/centred"
             yield helper.make_node("Cast", [node.input[place + 2]], [zero], to=TensorProto.DOUBLE)
             yield helper.make_node("Sub", [wide, zero], [centred])
@@ -310,11 +310,11 @@ def _product_in_float64(node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
 
 
 def open_watched(graph: Path, tensors: Iterable[str], folder: Path) -> onnxruntime.InferenceSession:
-    """Open a graph, copied into a folder, with some of its inner tensors among its outputs."""
+    """Open a graph, copied into a folder, with some inner tensors added to its outputs."""
     model = onnx.load(graph)
     outputs = {output.name for output in model.graph.output}
     for name in tensors:
         if name not in outputs:
             model.graph.output.append(onnx.ValueInfoProto(name=name))
-    onnx.save(model, folder / "watched.onnx", save_as_external_data=True)  # above 2 GB, too
+    onnx.save(model, folder / "watched.onnx", save_as_external_data=True)  # for more than 2 GB too
     return open_session(folder / "watched.onnx")

@@ -1,9 +1,9 @@
 """Checks of a quantized graph besides its products: kernels, float nodes, fused attention.
 
 The float graph runs again on the outputs of the quantized products and tables: each part between
-two products is compared alone, and rounding errors do not grow from layer to layer. This locates an
-ignored mask, a position off by one, dropped token types or another GELU, which 8-bit errors would
-hide in the logits.
+two products is compared separately, so rounding errors do not grow from layer to layer. This
+locates an ignored mask, a position off by one, dropped token types or another GELU, which 8-bit
+errors would hide in the logits.
 """
 
 from __future__ import annotations
@@ -46,18 +46,18 @@ from quantize.product_check import NO_RANGES, compare_products, find_parts, samp
 from quantize.smoothing import smoothed_like
 
 PROBED_TEXTS = 64
-"""Training texts on whose activations each product is checked."""
+"""Training texts whose activations are used to check each product."""
 TOLERATED = 1e-5
-"""Largest `relative_difference` of unrounded tensors. Sums in another order between two products of
-a 6 x 384 encoder differ by 3e-7 at most."""
+"""Largest `relative_difference` of tensors without rounding. A different order of sums between two
+products of a 6 x 384 encoder changes them by at most 3e-7."""
 SHOWN = 5
 NOT_EXECUTED = frozenset({"Const", "Input", "Output"})
 MULTIPLIES = ("FullyConnected", "MatMul")
-"""OpenVINO's operators that multiply matrices, of floats or of integers by their precision."""
+"""OpenVINO's operators for matrix products; their precision tells floats from integers."""
 
 
 class Kernels:
-    """The operators that ONNX Runtime runs of a quantized graph, after its fusions."""
+    """The operators of a quantized graph as ONNX Runtime runs it, after its fusions."""
 
     integer_products: Mapping[str, int] = {
         "DynamicQuantizeLSTM": 1,
@@ -69,10 +69,10 @@ class Kernels:
         "QGemm": 1,
         "QLinearMatMul": 1,
     }
-    """Operators that multiply by integer weights -> products in each"""
+    """Operators with integer weights -> products in each"""
 
     def operators(self, graph: Path) -> Mapping[str, int]:
-        """Count the operators of a graph as it is run on this CPU, after all fusions."""
+        """Count the operators of a graph as run on this CPU, after all fusions."""
         with TemporaryDirectory() as folder:
             optimized = Path(folder) / ONNX_NAME
             open_session(graph, optimized=optimized)
@@ -108,7 +108,7 @@ class OpenVinoKernels(Kernels):
         return counts
 
     def run(self, part: onnx.ModelProto, values: Array) -> list[Array]:
-        # in float32: bfloat16 would round the sums of integers that are checked
+        # in float32: bfloat16 would round the integer sums to check
         outputs = compiled(part.SerializeToString())({part.graph.input[0].name: values})
         return [np.asarray(each) for each in outputs.values()]
 
@@ -129,12 +129,12 @@ def operators(graph: Path, runtime: str = DEFAULT_RUNTIME) -> dict[str, int]:
 
 
 def check_kernels(actual: dict[str, int], wanted: int, runtime: str = DEFAULT_RUNTIME) -> int:
-    """Return how many products run in integers, or raise GateError if fewer than were quantized.
+    """Return how many products run in integers; raise GateError if fewer than were quantized.
 
     Args:
-        actual: the counts of `operators`.
-        wanted: how many products were quantized.
-        runtime: what counted them.
+        actual: counts of `operators`.
+        wanted: number of quantized products.
+        runtime: runtime of the counts.
     """
     products, title = KERNELS[runtime].integer_products, RUNTIMES[runtime].title
     running = sum(count * products.get(name, 0) for name, count in actual.items())
@@ -154,7 +154,7 @@ class TensorDifference:
 
     tensor: str
     difference: float
-    """Root mean square, relative; the largest of the batches."""
+    """Relative root mean square; the largest over batches."""
 
     @property
     def is_tolerated(self) -> bool:
@@ -185,13 +185,14 @@ def relative_difference(actual: Array, wanted: Array) -> float:
 
 @dataclass(frozen=True)
 class _FloatNodes:
-    """The float graph without its quantized nodes, whose outputs are its inputs."""
+    """The float graph without its quantized nodes, whose outputs become inputs."""
 
     model: onnx.ModelProto
     produced: tuple[str, ...]
     """Outputs of the quantized nodes."""
     asked: Mapping[str, str]
-    """Inputs of the quantized nodes, and the graph's outputs: tensor here -> in the other graph."""
+    """Inputs of the quantized nodes, and the graph's outputs: name here -> name in the other
+    graph."""
 
 
 def compare_float_nodes(
@@ -200,15 +201,15 @@ def compare_float_nodes(
     """Compare the tensors between the quantized parts of a graph with the float graph.
 
     Args:
-        float_graph: what the other was made of.
-        quantized_graph: as a scheme wrote it; tensors have the names of the float graph.
+        float_graph: graph before quantization.
+        quantized_graph: graph of a scheme; tensors have their names in the float graph.
         batches: real texts, padded to each batch's longest.
     """
     floats = _float_nodes(float_graph, onnx.load(quantized_graph, load_external_data=False))
     names = (*floats.produced, *floats.asked.values())
     with TemporaryDirectory() as folder:
         path = Path(folder) / "float.onnx"
-        onnx.save(floats.model, path, save_as_external_data=True)  # above 2 GB, too
+        onnx.save(floats.model, path, save_as_external_data=True)  # for more than 2 GB too
         alone, whole = open_session(path), open_watched(quantized_graph, names, Path(folder))
 
         def differences() -> Iterator[tuple[str, float]]:
@@ -223,7 +224,7 @@ def compare_float_nodes(
 
 
 def check_float_nodes(findings: Sequence[TensorDifference]) -> None:
-    """Raise GateError where tensors between the products differ from the float graph."""
+    """Raise GateError if tensors between the products differ from the float graph."""
     beyond = [each for each in findings if not each.is_tolerated]
     if beyond:
         listed = "; ".join(f"{each.tensor}: {each.difference:.2g}" for each in beyond[:SHOWN])
@@ -238,10 +239,10 @@ def _float_nodes(float_graph: Path, quantized: onnx.ModelProto) -> _FloatNodes:
     """Cut the quantized parts out of a float graph.
 
     Raises:
-        ModelError: the quantized graph lacks a tensor: it is of another float graph.
+        ModelError: the quantized graph lacks a tensor: it is from another float graph.
     """
     inventory, floats = take_inventory(float_graph), onnx.load(float_graph)
-    # of products of constants the weight may be that of a quantized product
+    # the weight of a product of constants may belong to a quantized product
     products = (each.node for each in (*inventory.products, *inventory.of_constants))
     quantizable = {*products, *inventory.tables, *inventory.lstms}
     same = {*_signatures(quantized)}
@@ -255,7 +256,7 @@ def _float_nodes(float_graph: Path, quantized: onnx.ModelProto) -> _FloatNodes:
     makers = makers_of(quantized)
     for node in changed:
         asked |= {name: name for name in node.input if name}
-        if node.op_type == "Gather":  # the quantized look-up may read other numbers of rows
+        if node.op_type == "Gather":  # the quantized look-up may have other row indices
             maker = makers.get(node.output[0])
             while maker is not None and maker.op_type not in ("Gather", FOUR_BIT_LOOKUP):
                 maker = makers.get(maker.input[0])
@@ -282,9 +283,9 @@ def _float_nodes(float_graph: Path, quantized: onnx.ModelProto) -> _FloatNodes:
 
 
 def _signatures(model: onnx.ModelProto) -> Iterator[tuple[Any, ...]]:
-    """Yield each node's inputs, and those of them that are constants.
+    """Yield each node's inputs, and those among them that are constants.
 
-    A weight that another product shares is computed in the quantized graph, under its old name.
+    A weight shared with another product is computed in the quantized graph, under its old name.
     """
     constants = {item.name for item in model.graph.initializer}
     for node in model.graph.node:
@@ -294,14 +295,14 @@ def _signatures(model: onnx.ModelProto) -> Iterator[tuple[Any, ...]]:
 def compare_attentions(
     plain_graph: Path, graph: Path, batches: Batches
 ) -> tuple[TensorDifference, ...]:
-    """Compare each fused attention with the same in standard ONNX operators.
+    """Compare each fused attention with the same attention in standard ONNX operators.
 
-    Each operator runs alone, on the activation of the plain graph. Both multiply the same integers;
-    only the order of float sums differs.
+    Each operator runs separately, on the activation of the plain graph. Both multiply the same
+    integers; only the order of float sums differs.
 
     Args:
-        plain_graph: of `in_plain_form`.
-        graph: as it will be opened; without such attentions there is nothing to compare.
+        plain_graph: graph from `in_plain_form`.
+        graph: graph to be served; without fused attentions there is nothing to compare.
         batches: real texts, padded to each batch's longest.
     """
     stored = onnx.load(graph, load_external_data=False)
@@ -331,7 +332,7 @@ def compare_attentions(
 
 
 def check_attentions(findings: Sequence[TensorDifference]) -> None:
-    """Raise ModelError where a fused attention is wrong, which no other scheme mends."""
+    """Raise ModelError if a fused attention is wrong, which no other scheme fixes."""
     beyond = [each for each in findings if not each.is_tolerated]
     if beyond:
         worst = max(beyond, key=lambda each: each.difference)
@@ -343,7 +344,7 @@ def check_attentions(findings: Sequence[TensorDifference]) -> None:
 
 
 def _operators_alone(model: onnx.ModelProto, activations: Mapping[str, str]) -> onnx.ModelProto:
-    """Return a graph of the operators alone, whose inputs are their activations."""
+    """Return a graph with only the fused operators, whose inputs are their activations."""
     starts = dict.fromkeys(activations.values())
     inputs = list(model.graph.input)
     nodes = nodes_between(model, [*starts, *(each.name for each in inputs)], [*activations])
@@ -360,7 +361,7 @@ def _operators_alone(model: onnx.ModelProto, activations: Mapping[str, str]) -> 
 
 
 def float_source(reference: Artifact, candidate: Artifact) -> Artifact | None:
-    """Return the float graph that a candidate was quantized from; None where it is missing.
+    """Return the float graph that a candidate was quantized from; None if it is missing.
 
     This is the reference itself, or an export of it among the candidate's ancestors.
     """
@@ -377,23 +378,23 @@ def float_source(reference: Artifact, candidate: Artifact) -> Artifact | None:
 def failures_if_quantized(
     reference: Artifact, candidate: Artifact, task: Task
 ) -> tuple[str, ...] | None:
-    """Return the faults of a quantized graph against its float graph.
+    """Return the faults of a quantized graph relative to its float graph.
 
     None without such a graph: the artifact is not quantized, or was made from another graph than
-    the reference's. Logits alone do not show a scale that is a tenth too large in one product of
-    forty.
+    the reference's. Logits alone do not reveal a scale that is a tenth too large in one of forty
+    products.
     """
     floats = float_source(reference, candidate)
     return None if floats is None else graph_failures(floats, candidate, task)
 
 
 def graph_failures(floats: Artifact, candidate: Artifact, task: Task) -> tuple[str, ...]:
-    """Return each product, table or tensor between them that differs from the float graph.
+    """Return each product, table or tensor in between that differs from the float graph.
 
     Args:
-        floats: the `float_source` of the candidate.
+        floats: the candidate's `float_source`.
         candidate: a quantized graph.
-        task: the graphs run on its training texts.
+        task: task whose training texts are used.
     """
     problem = problem_of(floats)
     encode = problem.encoder(load_tokenizer(floats.path))

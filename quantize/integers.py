@@ -2,8 +2,8 @@
 
     real = scale * (integer - zero_point)    (Jacob et al. 2018, arXiv 1712.05877, eq. 1)
 
-ONNX Runtime computes the same when it writes a graph; `affine` is for calibration and for the fake
-quantization of training.
+ONNX Runtime computes the same when it writes a graph; `affine` is for calibration and for fake
+quantization in training.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from bertender.models.runtimes import DEFAULT_RUNTIME, RUNTIMES, saturates
 FloatArray = npt.NDArray[np.floating[Any]]
 Integers8 = npt.NDArray[np.int8]
 WeightScales = npt.NDArray[np.float64]
-"""(outputs,), what one step of each output's weights is worth."""
+"""(outputs,), the value of one step of each output's weights."""
 Range = tuple[float, float]
 """The smallest and the largest number of a quantized tensor."""
 
 LEAST_SCALE = float(np.finfo(np.float32).tiny)
 TRIED_SHARES = np.linspace(1.0, 0.02, 50)
-"""Shares of each end of the seen range that are tried; the widest first, which wins a tie."""
+"""Shares of each end of the observed range to try; the widest first, which wins ties."""
 ALMOST_NOTHING = 1e-12
 RANGES_AT_ONCE = 50
-"""Ranges that are tried at once: their values stay in the CPU's cache."""
+"""Ranges to try at once: their values stay in the CPU's cache."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Integers:
     lowest: int
     highest: int
     symmetric: bool = False
-    """The zero point is 0, and the range is as wide below 0 as above."""
+    """The zero point is 0, and the range is symmetric around 0."""
 
 
 INTEGERS: Mapping[str, Integers] = {
@@ -57,20 +57,20 @@ INTEGERS: Mapping[str, Integers] = {
 
 @dataclass(frozen=True)
 class Affine:
-    """A scale and a zero point for some integers."""
+    """Scale and zero point for some integers."""
 
     scale: float
     zero_point: int
     integers: Integers
 
     def quantized(self, values: FloatArray) -> npt.NDArray[np.int32]:
-        """Return the nearest integers; values beyond the range become its end."""
+        """Return the nearest integers; values beyond the range are clipped."""
         steps = np.rint(np.asarray(values, dtype=np.float64) / self.scale) + self.zero_point
         clipped = np.clip(steps, self.integers.lowest, self.integers.highest)
         return np.asarray(clipped, dtype=np.int32)
 
     def real(self, integers: npt.NDArray[np.integer[Any]]) -> npt.NDArray[np.float64]:
-        """Return the numbers that integers stand for."""
+        """Return the numbers represented by integers."""
         return (integers.astype(np.float64) - self.zero_point) * self.scale
 
     def rounded(self, values: FloatArray) -> npt.NDArray[np.float64]:
@@ -79,11 +79,11 @@ class Affine:
 
 
 def affine(low: float, high: float, integers: Integers) -> Affine:
-    """Return the scale and zero point with which the integers span a range.
+    """Return the scale and zero point for which the integers span a range.
 
     Args:
-        low: smallest number; a range above 0 is widened to 0, so that 0 is exact.
-        high: largest number; likewise.
+        low: smallest number; a range above 0 is extended to 0, so that 0 is exact.
+        high: largest number; a range below 0 is extended to 0.
         integers: a row of INTEGERS.
 
     Raises:
@@ -97,13 +97,14 @@ def affine(low: float, high: float, integers: Integers) -> Affine:
         low = -high
     scale = (high - low) / (integers.highest - integers.lowest)
     if scale < LEAST_SCALE:
-        return Affine(1.0, 0, integers)  # nothing but zeros
+        return Affine(1.0, 0, integers)  # only zeros
     zero_point = 0 if integers.symmetric else round(integers.lowest - low / scale)
     return Affine(scale, zero_point, integers)
 
 
 def weight_scales(weight: FloatArray, highest: int) -> WeightScales:
-    """Return the scale of each output of a weight (inputs, outputs), whose largest is `highest`."""
+    """Return the scale of each output of a weight (inputs, outputs), with the largest integer
+    `highest`."""
     largest = np.abs(weight.astype(np.float64)).max(axis=0)
     return np.where(largest > 0, largest, highest) / highest
 
@@ -112,10 +113,10 @@ def weight_scales(weight: FloatArray, highest: int) -> WeightScales:
 class Target:
     """A row of TARGETS: the integers of a serving machine.
 
-    CPUs with VNNI, AMX or ARM's dot products add 8-bit products in 32 bits. Other x86 adds pairs of
-    them in 16 bits first, which saturate: wrong outputs, without an error. ONNX Runtime, as
-    bertender opens it, uses slower, exact instructions there for weights of more than 7 bits; other
-    runtimes do not by default.
+    CPUs with VNNI, AMX or ARM's dot products sum 8-bit products in 32 bits. Other x86 CPUs first
+    sum pairs in 16 bits, which saturates: wrong outputs, without an error. With bertender's session
+    options, ONNX Runtime uses slower, exact instructions there for weights of more than 7 bits;
+    other runtimes by default do not.
     """
 
     summary: str
@@ -124,19 +125,20 @@ class Target:
     weights: str = "int8-symmetric"
     """A row of INTEGERS."""
     fused_products: bool = False
-    """Its kernels need a dynamic product and the rounding of its activation in one operator."""
+    """Whether its kernels need a dynamic product and the rounding of its activation in one
+    operator."""
     refused: str = ""
-    """Why nothing is quantized for it; empty where quantizing helps."""
+    """Why nothing is quantized for this target; empty if quantizing helps."""
 
     @property
     def has_8_bit_weights(self) -> bool:
-        """Whether weights have more than the 7 bits whose sums fit into 16 everywhere."""
+        """Whether weights have more than the 7 bits whose sums fit into 16 bits everywhere."""
         return INTEGERS[self.weights].highest > INTEGERS["int7-symmetric"].highest
 
 
 AUTO = "auto"
 X86 = frozenset({"vnni", "avx2"})
-"""Targets whose integers are of the same kinds."""
+"""Targets with the same kinds of integers."""
 TARGETS = Table(
     "target",
     {
@@ -158,7 +160,7 @@ TARGETS = Table(
 
 
 def target_of(name: str, machine: Environment | None = None) -> tuple[str, Target]:
-    """Return a row of TARGETS with its name; for "auto", the machine's, by default this one's.
+    """Return a row of TARGETS with its name; for "auto", that of the machine, by default this one.
 
     Raises:
         ModelError: an 8-bit model would be slower there than its float model.
@@ -177,8 +179,8 @@ def runs_here(
 
     Args:
         name: a row of TARGETS.
-        runtime: the row of RUNTIMES that computes them.
-        machine: where.
+        runtime: row of RUNTIMES that computes them.
+        machine: machine to check.
     """
     if not RUNTIMES[runtime].integer_products:
         return False
@@ -189,10 +191,11 @@ def runs_here(
 
 
 def check_exact(name: str, runtime: str) -> None:
-    """Raise where this CPU would add a target's products wrongly, so that gates could not judge.
+    """Raise an error if this CPU would sum a target's products wrongly, so that gates could not
+    judge.
 
     Raises:
-        ModelError: its sums saturate.
+        ModelError: the CPU's sums saturate.
     """
     if saturates() and not RUNTIMES[runtime].exact_on_x86 and TARGETS[name].has_8_bit_weights:
         raise ModelError(
@@ -210,7 +213,7 @@ def _suited_to(machine: Environment) -> str:
 
 @dataclass(frozen=True)
 class Histogram:
-    """Counts of the values in each part of a tensor's range."""
+    """Counts of values in each bin of a tensor's range."""
 
     low: float
     high: float
@@ -219,27 +222,28 @@ class Histogram:
 
     @cached_property
     def edges(self) -> npt.NDArray[np.float64]:
-        """The ends of the bins: (bins + 1,)."""
+        """Edges of the bins: (bins + 1,)."""
         return np.linspace(self.low, self.high, len(self.counts) + 1)
 
     @cached_property
     def centers(self) -> npt.NDArray[np.float64]:
-        """The middle of each bin: (bins,)."""
+        """Centers of the bins: (bins,)."""
         return np.asarray((self.edges[1:] + self.edges[:-1]) / 2)
 
     @cached_property
     def moments(self) -> npt.NDArray[np.float64]:
-        """Sums of the values below each bin to the powers 0, 1 and 2: (3, bins + 1)."""
+        """Sums over the bins below each edge of the values to the powers 0, 1 and 2: (3, bins +
+        1)."""
         powers = self.centers ** np.arange(3)[:, None]
         return np.cumsum(np.pad(self.counts * powers, ((0, 0), (1, 0))), axis=1)
 
 
 class Calibrator:
-    """A row of CALIBRATORS: where to clip an activation, from a histogram of its values.
+    """A row of CALIBRATORS: bounds for clipping an activation, from a histogram of its values.
 
     A wide range wastes steps on rare values, a narrow one saturates common ones. Unsigned integers
-    have two ends; symmetric ones have one bound, and half as many steps for values of one sign.
-    This one takes the whole range.
+    have two bounds; symmetric ones have one bound, and half as many steps for values of one sign.
+    This calibrator takes the whole range.
     """
 
     def __init__(self, summary: str) -> None:
@@ -249,15 +253,15 @@ class Calibrator:
         """Return the range to quantize to.
 
         Args:
-            seen: the activation on real text.
-            percentile: share of the values to keep, for the calibrator that reads it.
-            integers: that will be written.
+            seen: histogram of the activation on real text.
+            percentile: share of values to keep, for the calibrator that uses it.
+            integers: integers of the quantized activation.
         """
         return seen.low, seen.high
 
 
 class Percentile(Calibrator):
-    """Clips equal shares of the values at both ends; the largest, for symmetric integers."""
+    """Clips equal shares of values at both ends; for symmetric integers, the largest in size."""
 
     def clip(self, seen: Histogram, percentile: float, integers: Integers) -> Range:
         total = max(seen.counts.sum(), 1)
@@ -277,7 +281,7 @@ class Percentile(Calibrator):
 
 
 class SearchedRange(Calibrator):
-    """Takes the tried range with the least error."""
+    """Takes the tried range with the smallest error."""
 
     def errors(
         self, seen: Histogram, ranges: Sequence[Range], integers: Integers
@@ -286,12 +290,12 @@ class SearchedRange(Calibrator):
         raise NotImplementedError
 
     def clip(self, seen: Histogram, percentile: float, integers: Integers) -> Range:
-        low, high = min(seen.low, 0.0), max(seen.high, 0.0)  # written ranges include 0
+        low, high = min(seen.low, 0.0), max(seen.high, 0.0)  # quantized ranges include 0
         if integers.symmetric:
             sizes = (TRIED_SHARES * max(-low, high)).tolist()
             tried = [(-size, size) for size in sizes]
         else:
-            # fifty shares of an end at 0 are one
+            # for an end at 0, all shares are equal
             ends = (list(dict.fromkeys((TRIED_SHARES * end).tolist())) for end in (low, high))
             tried = list(product(*ends))
         starts = range(0, len(tried), RANGES_AT_ONCE)
@@ -307,8 +311,8 @@ class SquaredError(SearchedRange):
     def errors(
         self, seen: Histogram, ranges: Sequence[Range], integers: Integers
     ) -> npt.NDArray[np.float64]:
-        # squared errors of a step come from the moments of its values: time grows with steps, not
-        # bins
+        # the squared error of a step follows from the moments of its values: time grows with steps,
+        # not bins
         spans = [affine(*each, integers) for each in ranges]
         scales = np.array([[each.scale] for each in spans])
         zero_points = np.array([[each.zero_point] for each in spans])
@@ -320,11 +324,11 @@ class SquaredError(SearchedRange):
 
 
 class Divergence(SearchedRange):
-    """Minimises the KL divergence (in nats) of the quantized distribution from the seen one.
+    """Minimises the KL divergence (in nats) of the quantized distribution from the observed one.
 
     Migacz 2017, "8-bit Inference with TensorRT": clipped values join the outermost bins of the
-    reference, and each step's mass is spread evenly over its bins that are not empty. Ranges there
-    are symmetric; here each end of unsigned integers is found on its own.
+    reference, and each step's mass is spread evenly over its non-empty bins. Ranges there are
+    symmetric; here each bound of unsigned integers is found separately.
     """
 
     def errors(

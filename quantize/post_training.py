@@ -1,10 +1,10 @@
-"""Schemes `dynamic` and `static`: 8-bit weights, activations scaled in each batch or before.
+"""Schemes `dynamic` and `static`: 8-bit weights, activation scales per batch or fixed.
 
 Weights of matrix products are symmetric int8 with a scale for each output channel; those of an LSTM
-likewise, for each unit of each gate. Embedding tables, where most of a small encoder's bytes are,
-become uint8 with one scale and zero point each; only the rows that a batch looks up become floats
-again. Small tables (positions, segments) too: keeping them in float32 moved the logits of a 6 x 384
-encoder no nearer (SST-2), and made the file 3 % larger.
+too, for each unit of each gate. Embedding tables, with most of a small encoder's bytes, become
+uint8 with one scale and zero point each; only the rows that a batch looks up are converted back to
+floats. This includes small tables (positions, segments): keeping them in float32 did not bring the
+logits of a 6 x 384 encoder nearer (SST-2), and made the file 3 % larger.
 
 Static scales are found once, on real text: an activation is only rounded, and a text's logits do
 not depend on its batch. Values beyond the range of the calibration texts saturate. Static products
@@ -53,7 +53,7 @@ FULL_RANGE = INTEGERS["int8-symmetric"]
 
 
 class Dynamic(Writer):
-    """Activation scales computed from each batch as it runs."""
+    """Activation scales computed for each batch at run time."""
 
     def write(self, context: QuantizationContext, target: Path) -> Written:
         return write_dynamic(context, target)
@@ -81,14 +81,14 @@ def write_dynamic(
 
 
 def fuse(context: QuantizationContext, graph: Path) -> int | None:
-    """Fuse parts of a dynamic graph, as settings and target ask.
+    """Fuse parts of a dynamic graph, according to settings and target.
 
     Returns:
-        The number of fused attentions; None where `fused_attention` is off.
+        The number of fused attentions; None if `fused_attention` is off.
     """
     attentions = None
     if context.config.fused_attention:
-        # attention is found where nothing stands between a norm and its products
+        # attention is found if no node stands between a norm and its products
         attentions = fuse_attention(onnx_file(context.source), graph)
     if context.target.fused_products:
         fuse_products(graph)
@@ -96,7 +96,7 @@ def fuse(context: QuantizationContext, graph: Path) -> int | None:
 
 
 def write_integers(context: QuantizationContext, target: Path, nodes: Sequence[str]) -> None:
-    """Quantize some nodes of the float graph into `target`, with the context's own integers."""
+    """Quantize some nodes of the float graph into `target`, with the context's integers."""
     quantize_nodes(context.graph, target, nodes, context.target.weights)
     quantized = {each.weight: each for each in context.inventory.products if each.node in nodes}
     own = {
@@ -120,9 +120,9 @@ def quantize_nodes(source: Path, target: Path, nodes: Sequence[str], weights: st
     """Quantize some nodes of the graph `source` into `target`.
 
     Args:
-        source: a graph.
-        target: where to write.
-        nodes: names of products, look-ups in tables and LSTMs; none copies the graph.
+        source: graph to quantize.
+        target: path of the quantized graph.
+        nodes: names of products, table look-ups and LSTMs; without any, the graph is copied.
         weights: a symmetric row of INTEGERS.
     """
     if not nodes:
@@ -130,28 +130,29 @@ def quantize_nodes(source: Path, target: Path, nodes: Sequence[str], weights: st
         return
     with quiet_tools(), TemporaryDirectory(dir=target.parent) as folder:
         quantize_dynamic(
-            # it writes next to its input: another run may quantize that too, or it is read-only
+            # it writes next to its input, which another run may be quantizing too, or which is
+            # read-only
             copy_graph(source, Path(folder)),
             target,
             op_types_to_quantize=["MatMul", "Gemm", "Gather", "LSTM"],
-            # it makes a Gemm a product of this name and an addition
+            # it splits a Gemm into a product of this name and an addition
             nodes_to_quantize=[name for node in nodes for name in (node, f"{node}_MatMul")],
             per_channel=True,
             weight_type=QuantType.QInt8,
             reduce_range=INTEGERS[weights].highest < FULL_RANGE.highest,
-            # shape inference does not know the operators of ONNX Runtime
+            # shape inference does not know ONNX Runtime's operators
             extra_options={"DefaultTensorType": onnx.TensorProto.FLOAT},
         )
     _name_as_before(target)
 
 
 TRANSPOSED = re.compile(r"_Transposed(_\d+)?(?=(_quantized|_scale|_zero_point)?$)")
-"""Suffix of ONNX Runtime 1.32 for a Gemm's weight that becomes a MatMul's."""
+"""Suffix in ONNX Runtime 1.32 for a Gemm's weight that becomes a MatMul's."""
 
 
 def _name_as_before(path: Path) -> None:
-    """Give weights their names in the float graph, by which they are found in any quantized
-    graph."""
+    """Give weights their names in the float graph, by which they are found in all quantized
+    graphs."""
     model = onnx.load(path)
     taken = constants_of(model)
     names = {name: TRANSPOSED.sub("", name) for name in taken if TRANSPOSED.search(name)}
@@ -166,7 +167,7 @@ def _name_as_before(path: Path) -> None:
 
 
 def calibrated_ranges(context: QuantizationContext) -> dict[str, Range]:
-    """Return the range of each product's activation, by the tensor's name."""
+    """Return the range of each product's activation, by tensor name."""
     config = context.config
     tensors = sorted({product.activation for product in context.inventory.products})
     seen = histograms(context.graph, tensors, context.texts(config.calibration_texts, "calibrate"))
@@ -192,7 +193,7 @@ def write_with_ranges(
         own = context.integer_weights if scales is None else {}
         integers = QdqIntegers(context.target.activations, weights, scales or {}, own)
         write_qdq(context.graph, between, products, ranges, integers)
-        # look-ups in tables and LSTMs have no static form
+        # table look-ups and LSTMs have no static form
         tables = [node for node in context.tables if node not in float_nodes]
         quantize_nodes(between, target, [*inventory.lstms, *tables], weights)
     quantized = (*(each.node for each in products), *inventory.lstms)
@@ -206,10 +207,10 @@ class QdqIntegers:
     activations: str
     """A row of INTEGERS."""
     weights: str
-    """A symmetric row of INTEGERS; each output has a scale of its own."""
+    """A symmetric row of INTEGERS; each output has its own scale."""
     scales: Mapping[str, WeightScales] = field(default_factory=dict)
     """Scales of weights that are already rounded, by their products' nodes; in other products the
-    largest weight of an output is the largest integer."""
+    largest weight of an output becomes the largest integer."""
     integers: Mapping[str, Integers8] = field(default_factory=dict)
     """Integers of weights by name, (inputs, outputs); other weights are rounded to the nearest."""
 
@@ -221,14 +222,14 @@ def write_qdq(
     ranges: Mapping[str, Range],
     integers: QdqIntegers,
 ) -> None:
-    """Write a graph whose products are quantized.
+    """Write a graph with quantized products.
 
     Args:
         source: the float graph.
-        target: where to write.
-        products: what to quantize of it.
-        ranges: of the products' activations, by the tensor's name.
-        integers: of the products.
+        target: path of the quantized graph.
+        products: products to quantize.
+        ranges: ranges of the products' activations, by tensor name.
+        integers: integers of the products.
     """
     model = onnx.load(source)
     editor = _Editor(model, integers)
@@ -253,12 +254,12 @@ class _Editor:
         self.nodes = {node.name: node for node in model.graph.node}
         self.weights = constants_of(model)
         self.rounded: dict[str, str] = {}
-        """Activation or weight -> the tensor of its dequantized values."""
+        """Activation or weight -> tensor of its dequantized values."""
         self.before: dict[str, list[onnx.NodeProto]] = {}
-        """Product -> the nodes that go before it."""
+        """Product -> nodes to insert before it."""
 
     def quantize(self, product: Product, scale: Affine, highest: int) -> None:
-        """Let a product read its activation and its weight quantized and dequantized."""
+        """Let a product read its activation and weight quantized and dequantized."""
         if product.activation not in self.rounded:
             self.before[product.node] = self._round(product.activation, scale)
         stored = numpy_helper.to_array(self.weights[product.weight])
@@ -271,20 +272,20 @@ class _Editor:
             self._store(product, product.weight, integers, scales, axis=1)
         node = self.nodes[product.node]
         for attribute in node.attribute:
-            # ONNX Runtime before 1.31 ends the process while it opens a graph that transposes a
-            # weight with a scale for each output
+            # ONNX Runtime before 1.31 crashes when opening a graph that transposes a weight with a
+            # scale for each output
             if attribute.name == "transB":
                 attribute.i = 0
         node.input[0] = self.rounded[product.activation]
         node.input[1] = self.rounded[product.weight]
-        if product.is_gemm:  # runtimes need its bias in the steps of the integer sums
+        if product.is_gemm:  # runtimes need its bias in steps of the integer sums
             bias, limits = node.input[2], np.iinfo(np.int32)
             sums = np.rint(numpy_helper.to_array(self.weights[bias]) / (scales * scale.scale))
             clipped = np.clip(sums, limits.min, limits.max).astype(np.int32)
             node.input[2] = self._store(product, bias, clipped, scales * scale.scale, axis=0)
 
     def _round(self, tensor: str, scale: Affine) -> list[onnx.NodeProto]:
-        """Return the pair of nodes that round an activation."""
+        """Return the pair of nodes that rounds an activation."""
         kind = np.uint8 if scale.integers.lowest == 0 else np.int8
         step = self._constant(f"{tensor}_scale", np.float32(scale.scale))
         zero = self._constant(f"{tensor}_zero_point", kind(scale.zero_point))
@@ -328,7 +329,7 @@ class _Editor:
         return name
 
     def finish(self) -> None:
-        """Put the new nodes in order, and drop the unused float weights."""
+        """Put the new nodes in order, and drop unused float weights."""
         graph = self.model.graph
         nodes = [each for node in graph.node for each in (*self.before.get(node.name, ()), node)]
         replace_nodes(self.model, nodes)

@@ -1,13 +1,13 @@
-"""Check of each quantized product and table against the float one, on the product's own inputs.
+"""Check of each quantized product and table against the float one, on its own inputs.
 
-A wrong scale in one product of forty need not change a prediction. Here each product is compared
-with its float product alone: a fault costs more than the known cost of rounding. Weights and
-outputs are judged apart. For the weights, the float product reads the rounded activations, so that
-only the weights differ; for the outputs, it reads the float activations.
+A wrong scale in one product of forty may change no prediction. Here each product is compared
+separately with its float product: a fault costs more than the known cost of rounding. Weights and
+outputs are judged separately. For the weights, the float product reads the rounded activations, so
+that only the weights differ; for the outputs, it reads the float activations.
 
-Sums are judged too: x86 without 8-bit dot products adds pairs of products in 16 bits, which
-saturate without an error. A whole model's logits show less: in twelve layers rounding grows to more
-than saturation does in one.
+Sums are checked too: x86 CPUs without 8-bit dot products sum pairs of products in 16 bits, which
+saturates without an error. A whole model's logits show less: over twelve layers, rounding errors
+exceed those of saturation in one.
 """
 
 from __future__ import annotations
@@ -43,22 +43,22 @@ from quantize.integers import INTEGERS, Range, affine
 
 FloatArray = npt.NDArray[np.floating[Any]]
 ROWS = 256
-"""Most rows of an activation that judge its products: tokens, or pooled states."""
+"""Most rows of an activation for checking its products: tokens, or pooled states."""
 TABLE_ROWS = 8192
-"""Most rows of an embedding table to look up."""
+"""Most rows to look up in an embedding table."""
 FOUR_BITS = frozenset({"MatMulNBits", FOUR_BIT_LOOKUP})
 QUANTIZED = FOUR_BITS | {"MatMulInteger", "DequantizeLinear"}
-"""Operators that only a quantized part has."""
+"""Operators that only quantized parts have."""
 ACTIVATIONS = {"uint8": "uint8", "int8": "int8-symmetric"}
-"""Type of the integers -> their row of INTEGERS."""
+"""Type of the integers -> row of INTEGERS."""
 VALUES_A_BYTE = 2
-"""Values in a byte of a table of 4 bits."""
+"""Values per byte of a 4-bit table."""
 TINY = 1e-20
-"""Stands for a sum of squares that is 0."""
+"""Replaces a sum of squares of 0."""
 NO_NOISE_DB = 200.0
-"""Signal-to-noise ratio of equal outputs, zeros among them."""
+"""Signal-to-noise ratio of equal outputs, including zeros."""
 MOST_SATURATION = 1e-3
-"""Largest difference of a product's outputs over the largest of them."""
+"""Largest difference of a product's outputs, relative to the largest of them."""
 NO_RANGES: Mapping[str, Range] = {}
 SHOWN = 5
 NO_LIMIT = float("inf")
@@ -75,7 +75,7 @@ WRONG: Mapping[str, str] = {
     "4-bit table": "Its integers or scales are wrong, or a group of its values has few steps: "
     "quantize again, with a smaller --block-size, or --scheme dynamic.",
 }
-"""Row of BOUNDS -> the likely fault, and the next step."""
+"""Row of BOUNDS -> likely fault, and next step."""
 BOUNDS: Mapping[str, Mapping[str, tuple[float, float]]] = {
     "8-bit": {
         "weights_snr_db": (18.0, NO_LIMIT),
@@ -99,74 +99,75 @@ BOUNDS: Mapping[str, Mapping[str, tuple[float, float]]] = {
         "worst_row_offset": (0.0, 0.5),
     },
 }
-"""Bounds of a healthy part: figure -> the least and the most.
+"""Bounds for a healthy part: figure -> smallest and largest value.
 
-Measured on encoders of 6 x 384, fine-tuned on SST-2, CoLA and MRPC (seed 7), 41 parts each:
-dynamic with 8 and 7 bits, static with every calibrator and with 99.9 %, signed activations, weights
-of 4 bits in groups of 32, 128 and 256. Ratios lowest, gains lowest and highest:
+Measured on encoders of 6 x 384, fine-tuned on SST-2, CoLA and MRPC (seed 7), 41 parts each: dynamic
+with 8 and 7 bits, static with every calibrator and with 99.9 %, signed activations, 4-bit weights
+in groups of 32, 128 and 256. Lowest ratios, lowest and highest gains:
 
     8-bit   weights 32.4 dB, 0.998 to 1.006, offset 26.4 dB; outputs 9.6 dB, 0.904 to 1.036
     4-bit   weights 16.5 dB, 0.992 to 1.006, offset 13.6 dB
     table   20.4 dB, 0.9998 to 1.0006
 
-Tables of 4 bits, of these encoders, a 12 x 768 one and a static student, in groups of 16 to 256:
-11.7 to 22.7 dB and 0.932 to 0.991; the static student's in the largest groups is the worst by far,
-and the scale of least squared error is a little too small for the largest values. Its worst row has
-7.7 dB and those of the others 8.9 or more; a row of another token, or with another token's scales,
-has less than 0, which is lost in the whole table's ratio if few rows are wrong.
+4-bit tables of these encoders, a 12 x 768 one and a static student, in groups of 16 to 256: 11.7 to
+22.7 dB and 0.932 to 0.991. The static student's table in the largest groups is by far the worst,
+and the scale with the smallest squared error is a little too small for the largest values. Its
+worst row has 7.7 dB and those of the others 8.9 or more; a row of another token, or with another
+token's scales, has less than 0, which would not show in the whole table's ratio if few rows are
+wrong.
 
-Integers of such a table that are all one too high leave it 10.1 to 10.3 dB in groups of 32, and a
-gain of 0.95: within bounds that the static student needs. A step is no constant that a layer norm
-would take out, since groups have scales of either sign. `worst_row_offset` is the mean error of a
-row in its own steps: over whole tables, sound ones have 0.006 at most and those have 0.98 or more;
-single rows of a 6 x 384 encoder, in groups of 16 and 32, have 0.056 at most and 0.91 or more.
+If all integers of such a table are one too high, it has 10.1 to 10.3 dB in groups of 32, and a gain
+of 0.95: within the bounds that the static student needs. The step is not a constant that a layer
+norm would remove, since groups have scales of either sign. `worst_row_offset` is the mean error of
+a row in its own steps: over whole tables, sound ones have at most 0.006 and wrong ones at least
+0.98; single rows of a 6 x 384 encoder, in groups of 16 and 32, have at most 0.056 and at least
+0.91.
 
-A weight scale that is a tenth off has a gain of 1.1 and 20 dB. `weights` are judged on inputs with
-drawn signs, which do not cancel (measured so on MRPC and STS-B). Where pooled states are all alike
-and the weights of one output, a score, are orthogonal to them, rounding is most of what is left:
-with signs as they are, one in twenty sound columns of 32 random weights had a gain beyond 0.96 to
-1.04, and with drawn ones 0.997 to 1.004. `offset` is of the weights too, on inputs without a sign,
-among which a wrong zero point shows. Outputs have the widest bounds, and refuse little but more
-noise than signal. Calibrators clip on purpose, some of them most of what a few tokens have; and
-where a neuron fires far above all others, rounding takes most of the rest: a dynamic 12 x 768
-encoder has outputs of 3.4 dB and 0.566 in one layer, and weights as all others.
-`range` is the scale over that of the range that was calibrated, and `rounding_again` what
-rounding changes of values that are rounded already, over the largest; where both halves of a pair
-agree, nothing.
+A weight scale that is off by a tenth has a gain of 1.1 and 20 dB. `weights` are checked on inputs
+with random signs, which do not cancel (measured so on MRPC and STS-B). If pooled states are all
+alike and the weights of a single output, a score, are orthogonal to them, little but rounding is
+left: with the original signs, one in twenty sound columns of 32 random weights had a gain beyond
+0.96 to 1.04, and with random signs 0.997 to 1.004. `offset` is for the weights too, on inputs
+without signs, which reveal a wrong zero point. Outputs have the widest bounds, and are refused for
+little but more noise than signal. Calibrators clip on purpose, some of them most of a few tokens'
+values; and if a neuron fires far above all others, rounding removes most of the rest: a dynamic 12
+x 768 encoder has outputs of 3.4 dB and 0.566 in one layer, with normal weights.
+`range` is the scale over that of the calibrated range, and `rounding_again` the change when rounded
+values are rounded again, over the largest; 0 if both halves of a pair agree.
 """
 
 
 @dataclass(frozen=True)
 class Part:
-    """A product, or a look-up in a table."""
+    """A product, or a table look-up."""
 
     node: str
     """Its name in the float graph."""
     end: str
-    """The tensor that it computes, in both graphs."""
+    """Its output tensor, in both graphs."""
     four_bits: bool
 
     @property
     def kind(self) -> str:
-        """Row of BOUNDS of a product."""
+        """Row of BOUNDS for a product."""
         return "4-bit" if self.four_bits else "8-bit"
 
 
 @dataclass(frozen=True)
 class Parts:
-    """The quantized parts that read one tensor, and the same parts in float.
+    """The quantized parts with the same input tensor, and the same parts in float.
 
-    The products that read one activation are cut out together: ONNX Runtime rounds it once for all
-    of them, as it does in the whole graph.
+    Products of the same activation are cut out together: ONNX Runtime rounds it once for all of
+    them, as in the whole graph.
     """
 
     start: str
-    """The activation; of a table, the rows to look up."""
+    """The activation; for a table, the row indices."""
     parts: tuple[Part, ...]
     float_model: onnx.ModelProto
     quantized_model: onnx.ModelProto
     inputs: int
-    """Of each product; the rows of a table."""
+    """Inputs of each product; rows of a table."""
     is_table: bool = False
 
     @cached_property
@@ -191,7 +192,7 @@ class Parts:
         return run_subgraph(self.floats, np.zeros((1, self.inputs), dtype=np.float32))
 
     def table_rows(self) -> npt.NDArray[np.int64]:
-        """Return the numbers of rows of a table, evenly spaced."""
+        """Return row indices of a table, evenly spaced."""
         return np.linspace(0, self.inputs - 1, min(TABLE_ROWS, self.inputs)).astype(np.int64)
 
 
@@ -239,9 +240,9 @@ class Sample:
 
 
 def sample_rows(graph: Path, groups: Iterable[Parts], batches: Batches) -> dict[str, Sample]:
-    """Return rows of the input activations of quantized products, by the tensor's name.
+    """Return rows of the input activations of quantized products, by tensor name.
 
-    Of each batch a few rows at most are kept, so that memory is that of one batch.
+    Only a few rows per batch are kept, so that memory is that of one batch.
     """
     inputs = {each.start: each.inputs for each in groups if not each.is_table}
     samples: dict[str, Sample] = {}
@@ -263,19 +264,19 @@ def _spread(rows: FloatArray) -> FloatArray:
 
 @dataclass(frozen=True)
 class ProductFindings:
-    """Figures of a quantized product, or a quantized table, against the float one."""
+    """Figures of a quantized product or table, relative to the float one."""
 
     node: str
     """Its name in the float graph."""
     kind: str
     """A row of BOUNDS."""
     figures: Mapping[str, float]
-    """By their names in BOUNDS: signal-to-noise ratios, and gains, which are <actual, wanted> /
-    <wanted, wanted>: 1.1 where a scale is a tenth too large."""
+    """Figures by their names in BOUNDS: signal-to-noise ratios, and gains, which are <actual,
+    wanted> / <wanted, wanted>: 1.1 if a scale is a tenth too large."""
 
     @property
     def failures(self) -> tuple[str, ...]:
-        """Every figure that is out of bounds, in words; empty for a healthy product."""
+        """Every figure out of bounds, as text; empty for a healthy product."""
         failures = []
         for name, value in self.figures.items():
             low, high = BOUNDS[self.kind][name]
@@ -291,9 +292,9 @@ def compare_products(
     """Compare each quantized product and table of a graph with the float one.
 
     Args:
-        groups: of `find_parts`. Sums are computed exactly, whatever this CPU does.
-        samples: of `sample_rows`, real texts' activations in the quantized graph.
-        ranges: calibrated ranges of static activations, by the tensor's name, as in an artifact's
+        groups: parts from `find_parts`. Sums are computed exactly, on any CPU.
+        samples: rows from `sample_rows`: real texts' activations in the quantized graph.
+        ranges: calibrated ranges of static activations, by tensor name, as in an artifact's
             findings. Without them, a wrong range that clips no more than calibrators do passes.
     """
     return tuple(
@@ -308,12 +309,12 @@ def compare_products(
 
 
 def _compare_table(group: Parts) -> ProductFindings:
-    """Compare the rows of a table with the float ones."""
+    """Compare the rows of a table with the float rows."""
     rows = group.table_rows()
     (actual,), (wanted,) = (run_subgraph(each, rows) for each in (group.quantized, group.floats))
     (part,) = group.parts
     figures = _likeness("weights", actual, wanted)
-    if not part.four_bits:  # one scale for all rows rounds small rows away
+    if not part.four_bits:  # with one scale for all rows, small rows round to nothing
         return ProductFindings(part.node, "table", figures)
     figures["worst_row_snr_db"] = float(_noise_ratios(actual, wanted, axis=1).min())
     (lookup,) = (node for node in group.quantized.graph.node if node.op_type == FOUR_BIT_LOOKUP)
@@ -330,7 +331,7 @@ def _compare_table(group: Parts) -> ProductFindings:
 def _compare_group(
     group: Parts, values: FloatArray, intended: Range | None
 ) -> Iterator[ProductFindings]:
-    """Compare the products that read one activation, of which `values` are rows."""
+    """Compare the products of an activation with rows `values`."""
     floats = open_subgraph(group.floats)
     exactly = open_subgraph(in_float64(group.quantized), optimize=False)
     rounding = rounded_activation(group.quantized)
@@ -342,7 +343,7 @@ def _compare_group(
         of_rounded = wanted if round_values is None else floats(round_values(values)[0])
         rows = zip(group.parts, wanted, actual, of_rounded, group.biases, strict=True)
         for part, plain, quantized, same, bias in rows:
-            # products of 4 bits read float activations
+            # 4-bit products read float activations
             yield plain - bias, quantized - bias, (plain if part.four_bits else same) - bias
 
     of_activation: dict[str, float] = {}
@@ -356,8 +357,9 @@ def _compare_group(
             scale, kind = static
             wanted_scale = affine(*intended, INTEGERS[ACTIVATIONS[kind]]).scale
             of_activation["range"] = scale / wanted_scale
-    # with drawn signs, inputs of a product do not cancel, which would leave only rounding in a
-    # single output, as a score of passages. Without signs, the error of a wrong zero point adds up
+    # with random signs, inputs of a product do not cancel, which would leave only rounding in a
+    # single output, such as a passage's score; without signs, the error of a wrong zero point adds
+    # up
     signs = np.random.default_rng(0).choice(np.array([-1, 1], np.float32), values.shape)
     given = (values, values * signs, np.abs(values))
     rows = zip(group.parts, *map(outputs, given), strict=True)
@@ -377,11 +379,11 @@ def _likeness(
     """Return the signal-to-noise ratio and the gain of outputs (rows, outputs).
 
     Args:
-        name: how the figures' names begin.
-        actual: the quantized part's.
-        wanted: the float part's.
-        of_each_row: take the median of the rows. A clipping calibrator gives up the outliers of a
-            few tokens, which are as large as all others together.
+        name: prefix of the figures' names.
+        actual: outputs of the quantized part.
+        wanted: outputs of the float part.
+        of_each_row: take the median over rows. A clipping calibrator gives up the outliers of a few
+            tokens, which are as large as all others together.
     """
     axis = 1 if of_each_row else None
     actual, wanted = actual.astype(np.float64), wanted.astype(np.float64)
@@ -396,7 +398,7 @@ def _likeness(
 def _noise_ratios(
     actual: FloatArray, wanted: FloatArray, axis: int | None
 ) -> npt.NDArray[np.float64]:
-    """Return signal-to-noise ratios in decibels: of all, or of each row with `axis` 1."""
+    """Return signal-to-noise ratios in decibels: of all rows, or of each row with `axis` 1."""
     actual, wanted = actual.astype(np.float64), wanted.astype(np.float64)
     signal, noise = (wanted**2).sum(axis=axis), ((actual - wanted) ** 2).sum(axis=axis)
     ratios = 10 * np.log10(np.maximum(signal, TINY) / np.maximum(noise, TINY))
@@ -407,7 +409,7 @@ def check_products(findings: Sequence[ProductFindings]) -> ProductCheck:
     """Return the findings for the artifact's card: the number of parts, and the noisiest few.
 
     Raises:
-        GateError: a product is out of bounds; it names the worst few.
+        GateError: a product is out of bounds; the message names the worst few.
     """
     failed = [each for each in findings if each.failures]
     if failed:
@@ -427,19 +429,19 @@ def check_products(findings: Sequence[ProductFindings]) -> ProductCheck:
 
 
 Run = Callable[[onnx.ModelProto, FloatArray], Sequence[FloatArray]]
-"""(sub-graph, values of its input) -> its outputs"""
+"""(sub-graph, values of its input) -> outputs"""
 
 
 def check_sums(
     groups: Iterable[Parts], samples: Mapping[str, Sample], run: Run = run_subgraph
 ) -> SaturationFindings:
-    """Compare each integer product, in its serving kernels, with sums in float64.
+    """Compare the sums of each integer product, in its serving kernels, with float64.
 
     Returns:
-        The largest deviation. MatMulNBits and LSTMs are left out, as they round inside.
+        The largest deviation. MatMulNBits and LSTMs, which round inside, are left out.
 
     Raises:
-        ModelError: this CPU does not add them exactly.
+        ModelError: this CPU does not sum them exactly.
     """
     deviations: dict[str, float] = {}
     for group in groups:
@@ -447,8 +449,8 @@ def check_sums(
             continue
         values = samples[group.start].largest
         if static_activation(group.quantized) and (rounded := rounded_activation(group.quantized)):
-            # a value between two steps may be rounded either way, by a division or by a product
-            # with the scale's inverse, which is no fault of the sums
+            # a value between two steps may be rounded either way, by division or by multiplication
+            # with the scale's inverse, which is not an error in the sums
             (values,) = run_subgraph(rounded, values, optimize=False)
         actual = run(group.quantized, values)
         wanted = run_subgraph(in_float64(group.quantized), values, optimize=False)
@@ -468,7 +470,7 @@ def check_sums(
 
 
 def check_saturation(deviations: Mapping[str, float]) -> None:
-    """Raise ModelError where a product's sums are too far from exact ones, as shares of them."""
+    """Raise ModelError if a product's sums deviate too far from exact ones, relative to them."""
     beyond = {node: value for node, value in deviations.items() if not value <= MOST_SATURATION}
     if beyond:
         worst = max(beyond, key=lambda node: beyond[node])

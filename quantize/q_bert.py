@@ -1,19 +1,20 @@
-"""Weights of 2 to 4 bits, allotted by the Hessian and trained: for size.
+"""Weights of 2 to 4 bits, allotted by the Hessian and trained, for size.
 
 Shen et al. 2020 (Q-BERT, arXiv 1909.05840): weights of a layer's products have few bits, in groups
-of outputs that share a scale; tables and activations have 8; the model is trained with these
-errors. With two numbers of bits, the most sensitive weights get the larger one.
+of outputs that share a scale; tables and activations have 8 bits; the model is trained with these
+errors. With two bit widths, the most sensitive weights get the larger one.
 
-Departures: a product has bits of its own, not a layer; the curvature counts with the squared error
-that rounding makes in the weight (HAWQ-V2, arXiv 1911.03852, eq. 11); levels are symmetric, at the
-distance of least squared error instead of between the smallest and the largest weight. Products
-outside of the layers (pooler, classifier, projections of embeddings) have 8 bits. Tables may have
-4 (section 4.2 of the paper), in groups of a row's values; small ones keep 8, as positions there.
+Departures: bits are set per product, not per layer; the curvature is multiplied by the squared
+rounding error of the weight (HAWQ-V2, arXiv 1911.03852, eq. 11); levels are symmetric, at the
+distance of smallest squared error instead of between the smallest and the largest weight. Products
+outside the layers (pooler, classifier, projections of embeddings) have 8 bits. Tables may have 4
+bits (section 4.2 of the paper), in groups of a row's values; small tables keep 8, like positions
+there.
 
-The file stores packed weights: each byte is looked up in a table of the integers in it, and 3 bits
-are the sum of 2 and 1, packed apart. The nodes that unpack them are standard ONNX and read
-constants alone, so ONNX Runtime computes them once, when it opens the graph, and multiplies in 8
-bits: as fast as `static`, not faster.
+The file has packed weights: each byte is looked up in a table of its integers, and 3-bit integers
+are sums of 2-bit and 1-bit ones, packed separately. The nodes that unpack them are standard ONNX
+and depend only on constants, so ONNX Runtime computes them once, when it opens the graph, and
+multiplies in 8 bits: as fast as `static`, not faster.
 """
 
 from __future__ import annotations
@@ -56,13 +57,13 @@ from quantize.qat import (
 from quantize.sensitivity import measure
 
 LEVEL_DISTANCES: Mapping[int, float] = {2: 0.9957, 3: 0.5860, 4: 0.3352}
-"""Bits -> distance of two levels, in standard deviations of the weights."""
+"""Bits -> distance between levels, in standard deviations of the weights."""
 WIDTHS: Mapping[int, tuple[int, ...]] = {2: (2,), 3: (2, 1), 4: (4,)}
-"""Bits -> bits of the parts whose sum is an integer, the highest first."""
+"""Bits -> bits of the parts that sum to an integer, the highest first."""
 
 
 class QBert(Qat):
-    """Training with weights of few bits in the layers."""
+    """Training with few bits for the weights in layers."""
 
     def check(self, model: PreTrainedModel) -> None:
         super().check(model)
@@ -71,7 +72,7 @@ class QBert(Qat):
                 f"a {model.config.model_type!r} model has no layers, whose weights would have few "
                 "bits. Export it, and quantize it with --scheme dynamic."
             )
-        family_of(model)  # raises where the layers are not known
+        family_of(model)  # raises for unknown layers
 
     def write(self, context: QuantizationContext, target: Path) -> Written:
         start, config = start_of(context), context.config
@@ -115,7 +116,7 @@ class QBert(Qat):
 
 
 def allotted_bits(start: Start) -> tuple[dict[str, int], SensitivityFindings | None]:
-    """Return the bits of each weight in the layers, by its path, and why.
+    """Return the bits of each weight in the layers, by its path, and the reasons.
 
     A shared weight has the bits of its most sensitive product.
     """
@@ -144,15 +145,14 @@ class LowBitWeight(WeightRounding):
     """Rounds a weight (outputs, inputs) to a few levels; groups of outputs share a scale.
 
     Levels are evenly spaced and symmetric: odd multiples of half their distance, so that all of
-    them are used and the integers fit into the 8 bits that kernels multiply. Their distance is the
-    one with the least squared error for normally distributed weights of the group's root mean
-    square (Max 1960, "Quantizing for minimum distortion", IRE Transactions on Information Theory 6,
-    table II).
+    them are used and the integers fit into the 8 bits of the kernels. Their distance has the
+    smallest squared error for normally distributed weights with the group's root mean square (Max
+    1960, "Quantizing for minimum distortion", IRE Transactions on Information Theory 6, table II).
 
     Args:
         bits: a key of LEVEL_DISTANCES.
-        groups: of consecutive outputs that share a scale; a product with fewer outputs has one for
-            each.
+        groups: number of groups of consecutive outputs that share a scale; a product with fewer
+            outputs has a scale for each.
     """
 
     def __init__(self, bits: int, groups: int) -> None:
@@ -170,7 +170,7 @@ class LowBitWeight(WeightRounding):
         return nearest_odd.clamp(-self.largest, self.largest) * scales
 
     def scales(self, weight: torch.Tensor) -> torch.Tensor:
-        """Return half the distance of two levels, of each output: (outputs, 1)."""
+        """Return half the distance between levels for each output: (outputs, 1)."""
         outputs = len(weight)
         groups = min(self.groups, outputs)
         group = torch.arange(outputs, device=weight.device) * groups // outputs
@@ -181,12 +181,12 @@ class LowBitWeight(WeightRounding):
 
 
 def round_in_groups(size: int) -> RowRounding:
-    """Return a function that rounds looked-up rows as `in_groups` rounds the whole table."""
+    """Return a function that rounds looked-up rows like `in_groups` rounds the whole table."""
 
     def rounded(
         table: torch.nn.Embedding, numbers: torch.Tensor, rows: torch.Tensor
     ) -> torch.Tensor:
-        distinct, places = numbers.unique(return_inverse=True)  # a text repeats its tokens
+        distinct, places = numbers.unique(return_inverse=True)  # a text repeats tokens
         values = table.weight.detach()[distinct].cpu().numpy()
         integers, scales = in_groups(values, size)
         left = integers * scales.repeat(size, axis=1)[:, : values.shape[1]]
@@ -199,9 +199,9 @@ def pack_constants(graph: Path, bits: Mapping[str, int]) -> None:
     """Pack some integer constants of a graph, in its file.
 
     Args:
-        graph: its constants are of odd 8-bit integers, symmetric around 0.
-        bits: name of a constant -> bits of its integers, a key of WIDTHS. The largest integer in
-            size is 2**bits - 1.
+        graph: graph whose constants are odd 8-bit integers, symmetric around 0.
+        bits: name of a constant -> bits of its integers, a key of WIDTHS. The largest absolute
+            integer is 2**bits - 1.
 
     Raises:
         ModelError: a constant is missing, or has other integers.
@@ -221,14 +221,14 @@ def pack_constants(graph: Path, bits: Mapping[str, int]) -> None:
 
 
 class _Packed:
-    """Constants and nodes that unpack others."""
+    """Packed constants, and the nodes that unpack them."""
 
     def __init__(self) -> None:
         self.constants: dict[str, onnx.TensorProto] = {}
         self.nodes: list[onnx.NodeProto] = []
 
     def add(self, name: str, integers: npt.NDArray[np.int8], bits: int) -> None:
-        """Add what computes a tensor of integers."""
+        """Add the nodes that compute a tensor of integers."""
         if np.any(integers % 2 == 0) or np.abs(integers.astype(np.int64)).max() >= 2**bits:
             raise ModelError(f"{name} must have odd integers of {bits} bits.")
         positions = (integers.astype(np.int64).reshape(-1) + 2**bits - 1) // 2
@@ -242,7 +242,7 @@ class _Packed:
         self._node("Reshape", name, whole, shape)
 
     def _looked_up(self, name: str, positions: npt.NDArray[np.int64], bits: int, place: int) -> str:
-        """Add a part of integers, by their positions among the levels; return its tensor."""
+        """Add a part of integers, given their positions among the levels; return its tensor."""
         width, shift = WIDTHS[bits][place], sum(WIDTHS[bits][place + 1 :])
         part, in_byte = (positions >> shift) % 2**width, 8 // width
         shifts = np.arange(0, 8, width)
@@ -262,7 +262,7 @@ class _Packed:
         return self._node("Slice", f"{values}_cut", self._row(values), *ends)
 
     def _sum(self, name: str, parts: Sequence[str]) -> str:
-        """Add the sum of parts: ONNX Runtime adds integers of 32 bits, not of 8."""
+        """Add the sum of parts: ONNX Runtime adds 32-bit integers, but not 8-bit ones."""
         whole, *others = (
             self._node("Cast", f"{each}_wide", self._row(each), to=TensorProto.INT32)
             for each in parts
@@ -272,7 +272,7 @@ class _Packed:
         return self._node("Cast", name, whole, to=TensorProto.INT8)
 
     def _row(self, values: str) -> str:
-        """Add a tensor reshaped to one row: parts differ in integers a byte."""
+        """Add a tensor reshaped to one row: parts have different numbers of integers per byte."""
         all_of_it = self._constant("unpacked_all", np.array([-1]))
         return self._node("Reshape", f"{values}_row", values, all_of_it)
 

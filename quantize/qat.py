@@ -1,12 +1,12 @@
-"""Quantization-aware training, and the graph with the scales that were learned.
+"""Quantization-aware training, and a graph with the learned scales.
 
-Zafrir et al. 2019 (Q8BERT, arXiv 1910.06188), section 2: weights and the activations of every
-linear layer, and embedding tables, are rounded in the forward pass; the gradient passes as if they
-were not (straight-through). Ranges of activations are moving averages, those of weights their
-largest value now. By default the loss includes the float model's logits besides the labels. The
-graph is written from the learned ranges, so that it computes what the fake-quantized model
-computes. Departures, for ONNX Runtime's kernels: activations are unsigned with a zero point,
-weights have a scale for each output, biases remain in float.
+Zafrir et al. 2019 (Q8BERT, arXiv 1910.06188), section 2: the weights and activations of every
+linear layer, and embedding tables, are rounded in the forward pass; the gradient ignores the
+rounding (straight-through). Ranges of activations are moving averages, those of weights their
+current largest value. By default the loss includes the float model's logits besides the labels. The
+graph is written with the learned ranges, so that it computes the same as the fake-quantized model.
+Departures, for ONNX Runtime's kernels: activations are unsigned with a zero point, weights have a
+scale for each output, biases remain in float.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ from quantize.integers import INTEGERS, Integers, Range
 from quantize.post_training import write_with_ranges
 
 DECAY = 0.9999
-"""Of the moving averages (the paper's)."""
+"""Decay of the moving averages, as in the paper."""
 TEACHER_LOGITS = "teacher_logits"
 ORIGINAL = "parametrizations.weight.original"
 """PyTorch's name of the weight behind a parametrization."""
 LEAST_SCALE = float(torch.finfo(torch.float32).tiny)
 
 RowRounding = Callable[[nn.Embedding, torch.Tensor, torch.Tensor], torch.Tensor]
-"""(table, numbers of rows, these rows) -> quantized rows, with the gradient of the rows"""
+"""(table, row indices, these rows) -> quantized rows, with the gradient of the rows"""
 
 
 class Qat(Writer):
@@ -65,7 +65,7 @@ class Qat(Writer):
         start = start_of(context)
         shared = len({*start.paths.values()}) < len(start.paths)
         if shared and saturates() and context.target.has_8_bit_weights:
-            raise ModelError(FEWER_BITS)  # this CPU cannot open it
+            raise ModelError(FEWER_BITS)  # this CPU cannot open the model
         integers = INTEGERS[context.target.weights]
         weights = {path: RoundedWeight(integers) for path in start.paths.values()}
         trained = train_graph(start, weights, start.tables, target)
@@ -74,44 +74,44 @@ class Qat(Writer):
 
 @dataclass(frozen=True)
 class Start:
-    """A float model before it is trained."""
+    """A float model before training."""
 
     context: QuantizationContext
-    """Its graph, of the untrained model, shows what there is to quantize."""
+    """Context with the graph of the untrained model, which shows what can be quantized."""
     model: PreTrainedModel
 
     @cached_property
     def paths(self) -> dict[str, str]:
-        """Product's node -> its layer's path in the model."""
+        """Product's node -> path of its layer in the model."""
         known = {name for name, _ in self.model.named_modules()}
         return {each.node: each.module(known) for each in self.context.inventory.products}
 
     @property
     def tables(self) -> dict[str, RowRounding]:
-        """Rounds the rows of each embedding to 8 bits, by its path."""
+        """Functions that round the rows of each embedding to 8 bits, by its path."""
         names = (self.context.inventory.tables[lookup] for lookup in self.context.tables)
         return dict.fromkeys(map(path_of_table, names), round_rows)
 
 
 @dataclass(frozen=True)
 class Trained:
-    """A model that was trained with rounding errors."""
+    """A model trained with rounding errors."""
 
     context: QuantizationContext
-    """Its graph has the trained weights, in float."""
+    """Context with the float graph of the trained weights."""
     model: FakeQuantized
     paths: Mapping[str, str]
-    """Product's node -> its layer's path in the model."""
+    """Product's node -> path of its layer in the model."""
     training: TrainingReport
 
     @property
     def ranges(self) -> dict[str, Range]:
-        """The learned range of each product's activation, by the tensor's name."""
+        """The learned range of each product's activation, by tensor name."""
         learned, products = self.model.ranges(), self.context.inventory.products
         return {each.activation: learned[self.paths[each.node]] for each in products}
 
     def report(self, written: Written) -> Written:
-        """Return a scheme's report on the trained model's quantized graph; it ends the training."""
+        """Return a scheme's report on the trained model's quantized graph; ends the training."""
         classifier = self.context.classifier
         self.model.fuse()
         predictor = TorchPredictor(self.model.student)
@@ -125,7 +125,7 @@ class Trained:
 
 
 def path_of_table(name: str) -> str:
-    """Return an embedding's path in the model, by the name of its table in the graph."""
+    """Return an embedding's path in the model, given the name of its table in the graph."""
     return name.removesuffix(".weight")
 
 
@@ -148,10 +148,10 @@ def train_graph(
     """Train a model with the errors of its quantized form, and export it.
 
     Args:
-        start: its model is trained in place.
-        weights: path of each layer to quantize -> its weight's rounding. tables: path of each
-            embedding to quantize -> what rounds its rows.
-        target: path of the quantized graph; the graph's companions are put next to it.
+        start: start, whose model is trained in place.
+        weights: path of each layer to quantize -> rounding of its weight. tables: path of each
+            embedding to quantize -> function that rounds its rows.
+        target: path of the quantized graph; its companion files are written next to it.
     """
     context, config = start.context, start.context.config
     fake = FakeQuantized(start.model, weights, tables, context.target.activations)
@@ -183,7 +183,7 @@ def train_graph(
 
 
 def _examples(context: QuantizationContext) -> TokenDataset:
-    """Return the training examples, with the float model's logits where they are learned."""
+    """Return the training examples, with the float model's logits if these are learned."""
     split, problem_type = context.task.train, context.task.problem_type
     tokenizer = load_tokenizer(context.source.path, context.config.max_length)
     examples = token_dataset(split, tokenizer, problem_type)
@@ -211,14 +211,14 @@ def _examples(context: QuantizationContext) -> TokenDataset:
 
 
 def score_while_training(context: QuantizationContext, fake: FakeQuantized) -> float:
-    """Return the score of the model as it will be exported; its mode stays.
+    """Return the score of the model as it will be exported; its mode is kept.
 
     In train mode, ranges would follow the held-out texts and their padding.
     """
     training = fake.training
     fake.eval()
     try:
-        with parametrize.cached():  # the weights are rounded once, not in each batch
+        with parametrize.cached():  # weights are rounded once, not for each batch
             classifier = replace(context.classifier, predictor=TorchPredictor(fake.student))
             score, predictions = evaluate(classifier, context.task.choices, context.task.metric)
             warn_early(context.task, context.task.choices, predictions, context.config)
@@ -228,7 +228,7 @@ def score_while_training(context: QuantizationContext, fake: FakeQuantized) -> f
 
 
 def _export(context: QuantizationContext, fake: FakeQuantized, target: Path) -> Path:
-    """Export the trained weights; the graph's companions are put next to `target`."""
+    """Export the trained weights; companion files are written next to `target`."""
     assert context.write_onnx is not None
     model = load_torch_classifier(context.source)
     model.load_state_dict(fake.trained_weights())
@@ -260,14 +260,14 @@ def rounded(
 
 
 def straight_through(values: torch.Tensor, left: torch.Tensor) -> torch.Tensor:
-    """Return quantized values, exactly, with the gradient of the float values."""
+    """Return exactly the quantized values, with the gradient of the float values."""
     return left.detach() + (values - values.detach())
 
 
 def rounded_range(
     values: torch.Tensor, low: torch.Tensor, high: torch.Tensor, integers: Integers
 ) -> torch.Tensor:
-    """Round values to the integers that span a range, which is widened to hold 0."""
+    """Round values to the integers that span a range, which is extended to include 0."""
     low, high = low.clamp(max=0), high.clamp(min=0)
     if integers.symmetric:
         high = torch.maximum(-low, high)
@@ -285,7 +285,7 @@ class WeightRounding(nn.Module):
         return weight
 
     def exported(self, weight: torch.Tensor) -> torch.Tensor:
-        """Return the weight that the trained model's float graph has."""
+        """Return the weight for the trained model's float graph."""
         return weight
 
 
@@ -323,9 +323,10 @@ class _RoundedActivation(nn.Module):
             self.register_buffer(name, torch.zeros(()))
         self.register_buffer("seen", torch.zeros((), dtype=torch.bool))
         self.mask: torch.Tensor | None = None
-        """(batch, seq): positions with text, which ranges follow."""
+        """(batch, seq): positions with text, by which ranges are updated."""
         self.widening = False
-        """Take the whole range of the batches instead of averages; nothing is rounded."""
+        """Whether to record the whole range of the batches instead of averages, without
+        rounding."""
 
     def forward(self, values: torch.Tensor) -> torch.Tensor:
         if self.training or self.widening:
@@ -335,7 +336,7 @@ class _RoundedActivation(nn.Module):
         return rounded_range(values, self.low, self.high, self.integers)
 
     def _watch(self, values: torch.Tensor) -> None:
-        mask = self.mask  # a pooled (batch, hidden) has no tokens
+        mask = self.mask  # a pooled (batch, hidden) has no token axis
         if mask is not None and values.ndim > mask.ndim and values.shape[:2] == mask.shape:
             values = values[mask]
         for mine, now, wider in zip(
@@ -350,9 +351,9 @@ class FakeQuantized(nn.Module):
     """A classifier whose linear layers and embedding tables have quantization errors.
 
     Args:
-        model: it is trained in place.
-        weights: path of each linear layer to quantize -> its weight's rounding.
-        tables: path of each embedding to quantize -> what rounds its rows.
+        model: model to train in place.
+        weights: path of each linear layer to quantize -> rounding of its weight.
+        tables: path of each embedding to quantize -> function that rounds its rows.
         activations: a row of INTEGERS.
     """
 
@@ -392,7 +393,7 @@ class FakeQuantized(nn.Module):
 
     @contextmanager
     def widening(self) -> Iterator[None]:
-        """Compute in float, and let ranges grow to hold all values."""
+        """Compute in float, and extend ranges to include all values."""
         self._set(widening=True)
         try:
             yield
@@ -432,7 +433,7 @@ class FakeQuantized(nn.Module):
     def fuse(self) -> None:
         """Replace weights by rounded ones, so that inference does not round them each time.
 
-        The model cannot be trained any more, and `originals` are gone.
+        The model cannot be trained afterwards, and `originals` are lost.
         """
         for (path, rounding), hook in zip(self.tables.items(), self._rounding_rows, strict=True):
             table = self.student.get_submodule(path)

@@ -1,4 +1,5 @@
-"""Quantizing: an artifact to a smaller, faster one, behind the gates of parity and accuracy."""
+"""Quantizing: from an artifact to a smaller, faster one, behind the gates of parity and
+accuracy."""
 
 from __future__ import annotations
 
@@ -66,7 +67,7 @@ logger = logging.getLogger(__name__)
 
 WriteOnnx = Callable[[Artifact, Path], object]
 REFUSALS = (AccuracyError, GateError, ParityError)
-"""Errors of the gates, which another scheme may pass; all schemes share other errors."""
+"""Errors of the gates, which another scheme may pass; other errors affect all schemes."""
 WRITERS: dict[str, Writer] = {
     "dynamic": Dynamic(),
     "static": Static(),
@@ -76,7 +77,7 @@ WRITERS: dict[str, Writer] = {
     "qat": Qat(),
     "q-bert": QBert(),
 }
-"""Row of SCHEMES -> what writes its graph."""
+"""Row of SCHEMES -> writer of its graph."""
 
 
 def quantize(
@@ -87,21 +88,21 @@ def quantize(
     *,
     write_onnx: WriteOnnx | None = None,
 ) -> Artifact:
-    """Quantize `source`, and prove that its outputs stay within tolerance.
+    """Quantize `source`, and check that its outputs stay within tolerance.
 
-    Without a scheme, the first of CANDIDATES that passes is written; its card has what was tried.
+    Without a scheme, the first of CANDIDATES that passes is written; its card lists those tried.
 
     Args:
-        source: a float32 onnx artifact; a torch one for schemes that train.
-        task: of the source; training texts calibrate, validation texts choose and prove, held-out
-            texts score.
-        config: see QuantizeConfig.
+        source: a float32 onnx artifact, or a torch artifact for schemes that train.
+        task: task of the source; training texts calibrate, validation texts choose and check,
+            held-out texts score.
+        config: settings of `quantize`.
         out: directory of the artifact.
         write_onnx: writes a torch artifact's graph into a directory; schemes that train need it.
 
     Raises:
-        ConfigError: a setting that the scheme does not read, or a task with other labels.
-        ModelError: the source is of another kind, or quantized already; 8-bit models are slower on
+        ConfigError: the scheme does not read a setting, or the task has other labels.
+        ModelError: the source is of another kind, or already quantized; 8-bit models are slower on
             the target; sums saturate on this machine; or, with `fused_attention`, no attention can
             be fused, or a fused one is wrong.
         RuntimeMissingError: the runtime is not installed.
@@ -138,14 +139,14 @@ def quantize(
 
 
 class Fit:
-    """What is fitted to training texts, once for all schemes that are tried on one source."""
+    """Smoothing and rounding fitted to training texts, once for all schemes tried on a source."""
 
     def __init__(self) -> None:
         self.smoothing: Smoothing | None = None
         self.integer_weights: Mapping[str, Integers8] | None = None
 
     def applied(self, context: QuantizationContext) -> QuantizationContext:
-        """Return a context with a smoothed float graph, and with integers of its weights."""
+        """Return a context with a smoothed float graph, and with integers for its weights."""
         if self.smoothing is None:
             self.smoothing = choose_smoothing(context)
         context = smoothed(context, self.smoothing)
@@ -206,7 +207,7 @@ def _quantized(
 
 
 def check_source(source: Artifact, task: Task, config: QuantizeConfig) -> None:
-    """Raise an error for a source or task that the scheme does not take, before any work."""
+    """Raise an error for a source or task that the scheme does not support, before any work."""
     if config.is_static:
         check_exact(target_of(config.target)[0], config.runtime)
     check_quantizable(source, SCHEMES[config.scheme].source)
@@ -221,19 +222,19 @@ def check_source(source: Artifact, task: Task, config: QuantizeConfig) -> None:
 def check_graph(
     context: QuantizationContext, graph: Path, written: Written, target: str
 ) -> QuantizationFindings:
-    """Return the findings of a graph: kernels, sums, products, float nodes and fused attention.
+    """Return the findings on a graph: kernels, sums, products, float nodes and fused attention.
 
-    Kernels and sums are checked only on a machine that computes as the target does.
+    Kernels and sums are checked only on a machine that computes like the target.
 
     Args:
-        context: the quantization.
-        graph: as the scheme wrote it.
+        context: context of the quantization.
+        graph: graph of the scheme.
         written: the scheme's report on it.
-        target: the row of TARGETS that will serve it.
+        target: row of TARGETS for serving.
 
     Raises:
-        GateError: it runs in float on this machine, or a part is wrong.
-        ModelError: this CPU's sums are wrong, whatever the scheme; or a fused attention is.
+        GateError: the graph runs in float on this machine, or a part is wrong.
+        ModelError: this CPU's sums are wrong with any scheme; or a fused attention is wrong.
     """
     runtime = context.config.runtime
     here, kernels = runs_here(target, runtime), operators(graph, runtime)
@@ -272,11 +273,11 @@ def check_graph(
 def check_scores(
     context: QuantizationContext, graph: Path, written: Written
 ) -> ScoreFindings | None:
-    """Return the scores before and after, of trained models and with `max_drop`.
+    """Return the scores before and after, for trained models and with `max_drop`.
 
     Raises:
         AccuracyError: the score fell by more than `max_drop`.
-        ConstantError: a model that was trained has learned nothing but one label.
+        ConstantError: a trained model has learned nothing but one label.
     """
     config, task = context.config, context.task
     if config.max_drop is None and context.source.card.kind == "onnx":
@@ -299,18 +300,18 @@ def check_scores(
 
 
 def write_graph(source: Artifact, task: Task, settings: Mapping[str, Any], path: Path) -> None:
-    """Write the quantized graph of an onnx artifact to measure its size and speed alone.
+    """Write the quantized graph of an onnx artifact only to measure its size and latency.
 
     Only its kernels are checked, which do not depend on the weights.
 
     Args:
         source: a float32 onnx artifact.
-        task: its training texts calibrate.
-        settings: of QuantizeConfig; with a scheme.
-        path: of the file.
+        task: task whose training texts calibrate.
+        settings: settings of QuantizeConfig, including a scheme.
+        path: path of the file.
 
     Raises:
-        ConfigError, ModelError: as `quantize`, before any work.
+        ConfigError, ModelError: as for `quantize`, before any work.
         GateError: the runtime does not run all products in integers.
     """
     config = QuantizeConfig.parse(settings)
@@ -320,7 +321,7 @@ def write_graph(source: Artifact, task: Task, settings: Mapping[str, Any], path:
         paths = (onnx_file(source), path.parent, Path(folder))
         opened = open_classifier(source)
         context = QuantizationContext(source, task, config, target, *paths, opened)
-        if SCHEMES[config.scheme].fitted:  # rounding changes neither size nor speed
+        if SCHEMES[config.scheme].fitted:  # rounding affects neither size nor latency
             context = smoothed(context, choose_smoothing(context))
         written = WRITERS[config.scheme].write(context, path)
     if runs_here(name, config.runtime):
@@ -330,7 +331,7 @@ def write_graph(source: Artifact, task: Task, settings: Mapping[str, Any], path:
 
 @contextmanager
 def _checkpoints(source: Artifact, task: Task, config: QuantizeConfig, out: Path) -> Iterator[Path]:
-    """Give the directory of a training's checkpoints, which stays after a gate's refusal."""
+    """Give the directory of a training's checkpoints, which stays if a gate refuses."""
     if not config.trains:
         yield out
         return
@@ -340,7 +341,7 @@ def _checkpoints(source: Artifact, task: Task, config: QuantizeConfig, out: Path
 
 
 def check_quantizable(source: Artifact, kind: str) -> None:
-    """Raise ModelError unless `source` is a float artifact of a scheme's kind."""
+    """Raise ModelError unless `source` is a float artifact of the scheme's kind."""
     precision = source.card.precision
     if precision != "float32":
         raise ModelError(
@@ -367,7 +368,7 @@ def check_quantizable(source: Artifact, kind: str) -> None:
 
 
 def check_same_task(source: Artifact, task: Task) -> None:
-    """Raise ConfigError where the texts are of another task than the source's."""
+    """Raise ConfigError if the texts are for another task than the source's."""
     labels, columns = source.card.task.labels, source.card.task.text_columns
     if (
         labels != task.labels
@@ -382,7 +383,7 @@ def check_same_task(source: Artifact, task: Task) -> None:
 
 
 def copy_companions(source: Artifact, directory: Path) -> None:
-    """Copy config.json and the tokenizer: all files but the card, the model and its outputs."""
+    """Copy config.json and the tokenizer: all files except the card, the model and its outputs."""
     for name in source.card.files:
         if name not in (ONNX_NAME, ONNX_DATA_NAME, "model.safetensors", GOLDEN_NAME):
             target = directory / name
@@ -416,7 +417,7 @@ def _source_of(scheme: str, source: Artifact) -> Path | None:
 
 
 def _was_tried(row: Settings, config: QuantizeConfig) -> bool:
-    """Return whether the settings of a row were tried already."""
+    """Return whether the settings of a row were already tried."""
     for name, wanted in row.items():
         tried = getattr(config, name)
         if name == "max_drop":
@@ -454,7 +455,7 @@ def _breaks(rule: Rule[Any], config: QuantizeConfig) -> bool:
 
 
 def _flags(settings: Settings, config: Config | None = None) -> Iterator[str]:
-    """Yield settings as options; a `--no-` one for a setting that is off."""
+    """Yield settings as options; as `--no-` for a setting that is off."""
     for name, value in settings.items():
         flag = name.replace("_", "-")
         if value is False:

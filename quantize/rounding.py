@@ -1,15 +1,15 @@
 """Rounding weights so that errors cancel on real texts, instead of each to the nearest integer.
 
 Frantar et al. 2023 (GPTQ, arXiv 2210.17323, algorithm 1): the inputs of a product are rounded one
-after the other, and what rounding one loses is taken from those that are still to come, as far as
-their activations vary together:
+after the other, and the rounding error of each is compensated in the following ones, as far as
+their activations are correlated:
 
     minimise tr((W - Q)^T H (W - Q)),    H = X^T X of the activations X (tokens, inputs)
 
-The scales are those of rounding to the nearest, so that a graph has the same form and speed.
-Departures: inputs are taken in the order of their activations' size (the authors' code has that as
-`act_order`), H has a larger share of the identity where the texts have fewer tokens than the
-product has inputs, and the weights of inputs that are always 0 are the nearest integers, not 0.
+The scales are those of rounding to the nearest, so that graphs have the same form and speed.
+Departures: inputs are ordered by the size of their activations (`act_order` in the authors' code),
+H has a larger share of the identity if the texts have fewer tokens than the product has inputs, and
+the weights of inputs that are always 0 are rounded to the nearest integers, not to 0.
 """
 
 from __future__ import annotations
@@ -31,26 +31,26 @@ from quantize.integers import INTEGERS, Integers8, WeightScales, weight_scales
 
 FloatArray = npt.NDArray[np.floating[Any]]
 BLOCK = 128
-"""Inputs whose losses are taken from the later ones at once."""
+"""Inputs whose errors are compensated in the later ones at once."""
 DAMPING = 0.01
-"""Share of the mean diagonal that is added to H, so that it can be inverted."""
+"""Share of the mean diagonal to add to H, so that it can be inverted."""
 
 
 @dataclass(frozen=True)
 class GramMatrix:
-    """How the channels of an activation vary together on real text."""
+    """Second moments of the channels of an activation on real text."""
 
     gram: FloatArray
     """X^T X: (inputs, inputs)."""
     tokens: int
-    """Rows of X."""
+    """Number of rows of X."""
 
     def __add__(self, other: GramMatrix) -> GramMatrix:
         return GramMatrix(self.gram + other.gram, self.tokens + other.tokens)
 
 
 def round_weights(context: QuantizationContext) -> dict[str, Integers8]:
-    """Return the integers of all products' weights, by the weight's name: (inputs, outputs)."""
+    """Return the integers of all products' weights, by weight name: (inputs, outputs)."""
     weights = constants_of(onnx.load(context.graph))
     highest = INTEGERS[context.target.weights].highest
     readers: dict[str, list[Product]] = {}
@@ -77,7 +77,7 @@ def round_weights(context: QuantizationContext) -> dict[str, Integers8]:
 def gram_matrices(
     context: QuantizationContext, products: Sequence[Product]
 ) -> dict[str, GramMatrix]:
-    """Return the Gram matrices of products' activations on training texts, by the tensor's name."""
+    """Return the Gram matrices of products' activations on training texts, by tensor name."""
     found: dict[str, GramMatrix] = {}
     for name, rows in observed_rows(context, products):
         seen = GramMatrix(rows.T @ rows, len(rows))
@@ -86,17 +86,17 @@ def gram_matrices(
 
 
 class Compensation:
-    """Rounds weights that multiply one activation.
+    """Rounds weights that multiply the same activation.
 
     Args:
-        seen: the activation on real text.
+        seen: Gram matrix of the activation on real text.
     """
 
     def __init__(self, seen: GramMatrix) -> None:
         diagonal = np.diag(seen.gram).astype(np.float64)
         self.order = np.argsort(-diagonal, kind="stable")
         self.factor: FloatArray | None = None
-        """Upper Cholesky factor of the inverse of H; None where nothing is known."""
+        """Upper Cholesky factor of the inverse of H; None without any activations."""
         if np.isfinite(seen.gram).all() and diagonal.any():
             damped = seen.gram[np.ix_(self.order, self.order)].astype(np.float64)
             share = DAMPING * max(1.0, len(diagonal) / seen.tokens)
@@ -109,7 +109,7 @@ class Compensation:
         Args:
             weight: (inputs, outputs).
             scales: step of each output, (outputs,).
-            highest: the largest integer, in size.
+            highest: largest absolute integer.
 
         Returns:
             (inputs, outputs)

@@ -1,16 +1,17 @@
-"""Sensitivity of a model's parts to quantization, and scheme `mixed`, which spares the worst.
+"""Sensitivity of a model's parts to quantization, and scheme `mixed`, which leaves the worst in
+float.
 
-Shen et al. 2020 (Q-BERT, arXiv 1909.05840) give more bits to layers that the loss is most sensitive
-to. There the bits are set once, by the sensitivity alone; here parts return one at a time, the most
+Shen et al. 2020 (Q-BERT, arXiv 1909.05840) give more bits to layers with a more sensitive loss.
+There the bits are set once, only by sensitivity; here parts return one at a time, the most
 sensitive first, until the score on the validation texts has lost no more than `max_drop`.
 
 The curvature of the loss along a part's weights is the trace or the top eigenvalue of its Hessian.
-Times the squared error of the quantized weights, it is the second-order change of the loss (Dong et
-al. 2020, HAWQ-V2, arXiv 1911.03852, eq. 11; Q-BERT takes the eigenvalue alone, |mean| + standard
-deviation over parts of the data). The loss is that of training examples with their labels, as
-there: by its own outputs a confident model has no curvature. Departure: the eigenvalue is found by
-Lanczos's iteration, which takes fewer steps than the power iteration of these papers and ends at
-the largest eigenvalue where negative ones are larger in size.
+Multiplied by the squared error of the quantized weights, it is the second-order change of the loss
+(Dong et al. 2020, HAWQ-V2, arXiv 1911.03852, eq. 11; Q-BERT uses the eigenvalue alone, |mean| +
+standard deviation over parts of the data). As there, the loss is that of training examples with
+their labels: with its own outputs, a confident model has no curvature. Departure: the eigenvalue is
+found by Lanczos iteration, which takes fewer steps than the power iteration of these papers and
+ends at the largest eigenvalue even if negative ones are larger in size.
 
 The Hessian is never built: its product with a direction is the gradient of the gradient's product
 with it, one pass through a graph of the gradients.
@@ -46,33 +47,33 @@ from quantize.post_training import calibrated_ranges, write_dynamic, write_with_
 logger = logging.getLogger(__name__)
 
 PARTS = 4
-"""Parts of the texts; a figure for each."""
+"""Parts of the texts, each with its own figure."""
 MOST_STEPS = 32
 CHANGE = 0.01
-"""An eigenvalue has settled where the last two steps changed it by no more than this share."""
+"""An eigenvalue has converged if the last two steps changed it by no more than this share."""
 EXHAUSTED = 1e-5
-"""Share of the largest eigenvalue in size below which a direction's remainder counts as 0."""
+"""Remainder of a direction that counts as 0, as a share of the largest absolute eigenvalue."""
 FEWEST_PROBES, MOST_PROBES = 8, 32
 STANDARD_ERROR = 0.1
-"""A mean has settled where its standard error is no more than this share of it."""
+"""A mean has converged if its standard error is no more than this share of it."""
 LARGEST_OF_FOUR_BITS = 8
-"""The largest of the integers of 4 bits, in size."""
+"""The largest absolute 4-bit integer."""
 
 WriteExcept = Callable[[Path, Sequence[str]], Written]
 """(graph to write, nodes that stay at the higher level)"""
 WeightError = Callable[[str, torch.Tensor], float]
-"""(node, its weight) -> the summed squared error of the quantized weight"""
+"""(node, its weight) -> summed squared error of the quantized weight"""
 
 
 class Mixed(Writer):
-    """8 bits, except parts that the score needs in float."""
+    """8 bits, except parts that must be in float for the score."""
 
     def write(self, context: QuantizationContext, target: Path) -> Written:
         nodes = [*(product.node for product in context.inventory.products), *context.tables]
         if context.config.base == "dynamic":
             write_except = partial(write_dynamic, context)
             return write_within_drop(context, target, write_except, FLOAT, nodes)
-        ranges = calibrated_ranges(context)  # once, for all the graphs that are tried
+        ranges = calibrated_ranges(context)  # once, for all graphs to try
 
         def write(graph: Path, left: Sequence[str]) -> Written:
             return write_with_ranges(context, graph, ranges, left)
@@ -82,15 +83,15 @@ class Mixed(Writer):
 
 @dataclass(frozen=True)
 class Level:
-    """The level that a part returns to."""
+    """The level to which a part returns."""
 
     name: str
     bits: int
-    """Bits of a part that has not returned."""
+    """Bits of parts that have not returned."""
     may_take_all: bool
-    """A model whose parts have all returned is still quantized."""
+    """Whether a model is still quantized if all parts have returned."""
     tolerance: str
-    """Row of TOLERANCES of a model with some returned parts."""
+    """Row of TOLERANCES for a model with some returned parts."""
 
 
 FLOAT = Level("float", bits=8, may_take_all=False, tolerance="int8")
@@ -104,29 +105,29 @@ def write_within_drop(
     level: Level,
     nodes: Sequence[str],
 ) -> Written:
-    """Return parts to a higher level, the most sensitive first, until both gates hold.
+    """Return parts to a higher level, the most sensitive first, until both gates pass.
 
     The score is checked first, then parity.
 
     Args:
-        context: its `max_drop` is what may be lost.
-        target: the graph to write.
-        write: quantizes all but some nodes.
-        level: what a part returns to.
-        nodes: the parts that may return.
+        context: context, whose `max_drop` bounds the loss in score.
+        target: path of the graph.
+        write: quantizes all nodes except some.
+        level: level to which parts return.
+        nodes: parts that may return.
 
     Raises:
-        AccuracyError: the score does not hold with all of them returned.
+        AccuracyError: the score has fallen too far even with all of them returned.
     """
     allowed = context.config.max_drop
     assert allowed is not None
     drops: list[float] = []
     ranking: list[str] = []
     found = SensitivityFindings(by_node={}, drops=(), returned={})
-    most = max(len(nodes) + level.may_take_all, 1)  # a graph of LSTMs may have no such part
+    most = max(len(nodes) + level.may_take_all, 1)  # a graph with only LSTMs may have no such part
     with progress_bar(f"return to {level.name}", most) as bar:
         for count in range(most):
-            if count == 1:  # mostly no part has to return, and measuring sensitivity takes long
+            if count == 1:  # usually no part has to return, and measuring sensitivity takes long
                 found = measure(
                     context, write, nodes, partial(rounding_error, context, bits=level.bits)
                 )
@@ -176,9 +177,9 @@ def _ranked(
 def leave_one_out(
     context: QuantizationContext, write: WriteExcept, nodes: Sequence[str]
 ) -> SensitivityFindings:
-    """Return how much nearer the outputs come when one node alone stays in float.
+    """Return how much nearer the outputs are if only one node stays in float.
 
-    The distance is the KL divergence from the float model's predictions of training texts.
+    The distance is the KL divergence from the float model's predictions on training texts.
     """
     texts = context.texts(context.config.sensitivity_texts, "").examples
     wanted, divergence = predict(context.classifier, texts), context.task.problem.divergence
@@ -235,7 +236,7 @@ def _exported_from(context: QuantizationContext) -> Artifact:
     """Return the torch artifact that the graph was exported from, or a torch source itself.
 
     Raises:
-        ModelError: it is missing, or another one is in its place.
+        ModelError: it is missing or was replaced.
     """
     if context.source.card.kind == "torch":
         return context.source
@@ -256,7 +257,7 @@ def _exported_from(context: QuantizationContext) -> Artifact:
 
 
 def _parts(context: QuantizationContext) -> Iterator[TensorBatch]:
-    """Yield some training examples, a batch for each part."""
+    """Yield some training examples, one batch per part."""
     tokenizer = load_tokenizer(context.source.path, context.config.max_length)
     split = context.drawn(context.config.sensitivity_texts)
     examples = token_dataset(split, tokenizer, context.task.problem_type)
@@ -269,7 +270,7 @@ def _parts(context: QuantizationContext) -> Iterator[TensorBatch]:
 def _weights(
     model: PreTrainedModel, context: QuantizationContext, nodes: Sequence[str]
 ) -> list[torch.nn.Parameter]:
-    """Return the weights that nodes of the graph were exported from."""
+    """Return the weights of nodes of the graph, in the exported model."""
     known = {name for name, _ in model.named_modules()}
     modules = {each.node: f"{each.module(known)}.weight" for each in context.inventory.products}
     names = {**modules, **context.inventory.tables}
@@ -289,8 +290,8 @@ def rounding_error(
     """Return the summed squared error of a weight (outputs, inputs) or table (entries, width).
 
     8-bit products have a scale for each output, 4-bit ones for each group of inputs; a table has
-    one. An estimate where channels are scaled or rounding is compensated: the order of parts alone
-    depends on it.
+    one scale. It is an estimate if channels are smoothed or rounding is compensated: only the order
+    of parts depends on it.
     """
     if bits == 8 and node in context.inventory.tables:
         low, high = map(float, weight.aminmax())
@@ -310,24 +311,24 @@ class Estimate:
 
     value: float
     steps: int
-    """Products with the Hessian that were computed."""
+    """Number of products with the Hessian."""
     settled: bool
-    """False where it still moved after the most steps."""
+    """Whether it converged within the most steps."""
 
 
 Estimator = Callable[
     [Sequence[torch.Tensor], Sequence[torch.Tensor], torch.Generator], list[Estimate]
 ]
-"""(gradients of a loss, the weights they are by, generator) -> a figure of each weight's Hessian"""
+"""(gradients of a loss, their weights, generator) -> a figure of each weight's Hessian"""
 
 
 def top_eigenvalues(
     gradients: Sequence[torch.Tensor], weights: Sequence[torch.Tensor], generator: torch.Generator
 ) -> list[Estimate]:
-    """Estimate the largest eigenvalue of each weight's own Hessian, by Lanczos's iteration.
+    """Estimate the largest eigenvalue of each weight's own Hessian, by Lanczos iteration.
 
-    The largest, not the largest in size: the Hessian of a labelled loss has negative eigenvalues
-    too, where power iteration might end.
+    This is the largest, not the largest in size: the Hessian of a labelled loss also has negative
+    eigenvalues, where power iteration might end.
     """
     pairs = zip(gradients, weights, strict=True)
     return [_top_eigenvalue(gradient, weight, generator) for gradient, weight in pairs]
@@ -338,8 +339,8 @@ def _top_eigenvalue(
 ) -> Estimate:
     """Build the Hessian's tridiagonal form in the Krylov space of a random direction.
 
-    Old directions are not stored and return by rounding errors: an eigenvalue is then found twice,
-    which does not change the largest.
+    Old directions are not stored, so rounding errors bring them back: an eigenvalue is then found
+    twice, which does not change the largest.
     """
     direction = torch.randn(weight.shape, generator=generator)
     direction, before = direction / direction.norm(), torch.zeros_like(direction)
@@ -364,10 +365,10 @@ def _top_eigenvalue(
 def mean_diagonals(
     gradients: Sequence[torch.Tensor], weights: Sequence[torch.Tensor], generator: torch.Generator
 ) -> list[Estimate]:
-    """Estimate the mean of each weight's Hessian's diagonal, by Hutchinson's random signs.
+    """Estimate the mean diagonal of each weight's Hessian, by Hutchinson's random signs.
 
-    All weights at once: the effect of one weight's signs on another's gradient has a mean of 0.
-    Probes continue until all have settled, or to the most allowed.
+    It probes all weights at once: the effect of one weight's signs on another's gradient has a mean
+    of 0. Probes continue until all have converged, or to the maximum.
     """
     probes: list[torch.Tensor] = []
     settled = torch.zeros(len(weights), dtype=torch.bool)

@@ -1,19 +1,19 @@
-"""Smoothing: outlier channels of activations go into the weights, before both are rounded.
+"""Smoothing: move outlier channels of activations into the weights, before both are rounded.
 
 Xiao et al. 2023 (SmoothQuant, arXiv 2211.10438, eqs. 3 and 4):
 
     X W = (X / s) (s W)        s_j = max|X_j|^strength / max|W_j|^(1 - strength)
 
-An activation has one scale for all of its channels: where a few are a hundred times as large as the
-others, these have few steps left. A weight has a scale for each output, and room for the factors.
+An activation has one scale for all channels: if a few are a hundred times as large as the others,
+these have few steps left. A weight has a scale for each output, and room for the factors.
 
-Departures. The strength is chosen for each activation: of STRENGTHS, the one whose outputs on
-sampled tokens have the least noise, with ranges that clip nothing and weights rounded to the
-nearest. An activation that gains less than LEAST_GAIN_DB is left as it is. No channel gets a factor
-below the median: one that was quiet in the texts to calibrate on, and is loud elsewhere, would take
-all steps. The factors are a multiplication of their own: the norms that they could be folded into
-are read by the residual connections, too. Pooled activations are left out: between the products of
-a head, a multiplication keeps ONNX Runtime from running the first one in integers.
+Departures: the strength is chosen for each activation, as the one in STRENGTHS whose outputs on
+sampled tokens have the least noise, with ranges without clipping and weights rounded to the
+nearest. An activation that gains less than LEAST_GAIN_DB is unchanged. No channel gets a factor
+below the median: one that was quiet on the calibration texts, but is loud elsewhere, would take all
+steps. The factors are a separate multiplication: the norms that they could be folded into are also
+read by the residual connections. Pooled activations are left out: between the products of a head, a
+multiplication keeps ONNX Runtime from running the first one in integers.
 """
 
 from __future__ import annotations
@@ -40,30 +40,30 @@ from quantize.integers import INTEGERS, affine, weight_scales
 
 Array = npt.NDArray[np.floating[Any]]
 Factors = Mapping[str, Array]
-"""Activation -> what each of its channels is divided by: (inputs,)."""
+"""Activation -> divisor of each of its channels: (inputs,)."""
 
 STRENGTHS = (0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 LEAST_GAIN_DB = 6.0
-"""Least fall of the noise that is worth a multiplication: one bit."""
+"""Smallest reduction of noise that is worth a multiplication: one bit."""
 ROWS = 256
-"""Tokens of each activation that noise is measured on."""
+"""Tokens of each activation for measuring noise."""
 MOST_ROWS = 4 * ROWS
-"""Tokens that are held while texts are read."""
+"""Tokens to hold while reading texts."""
 COMPARED_TEXTS = 16
 TOLERATED = 1e-3
-"""Largest difference of outputs of the smoothed graph, over the largest output."""
+"""Largest difference of the smoothed graph's outputs, relative to the largest output."""
 LARGEST_FACTOR = 1e3
 TINY = 1e-20
-"""Stands for noise that is 0."""
+"""Replaces a noise of 0."""
 QUIETEST = 1e-6
-"""Of the loudest channel: what a channel counts at least."""
+"""Smallest size of a channel, relative to the loudest."""
 INVERSE = "_inverse_factors"
 SMOOTHED = "_smoothed"
 
 
 @dataclass(frozen=True)
 class Group:
-    """Products that have factors in common: they read one activation, or share a weight."""
+    """Products with common factors: they read the same activation, or share a weight."""
 
     products: tuple[Product, ...]
 
@@ -80,24 +80,24 @@ class Observed:
     """An activation on real text."""
 
     low: Array
-    """The least value of each channel: (inputs,)."""
+    """The smallest value of each channel: (inputs,)."""
     high: Array
-    """The largest: (inputs,)."""
+    """The largest value of each channel: (inputs,)."""
     rows: Array
     """Some tokens: (rows, inputs)."""
 
 
 @dataclass(frozen=True)
 class Smoothing:
-    """The factors of a graph's activations."""
+    """The factors for a graph's activations."""
 
     factors: Factors
     gains_db: Mapping[str, float]
-    """Activation -> how much less noise its products have."""
+    """Activation -> reduction of noise in its products."""
 
 
 def choose_smoothing(context: QuantizationContext) -> Smoothing:
-    """Return the factors of the activations that gain from them."""
+    """Return the factors for the activations that gain from them."""
     model = onnx.load(context.graph)
     groups = groups_of(context.inventory.products, model)
     seen = observe(context, groups)
@@ -113,10 +113,10 @@ def choose_smoothing(context: QuantizationContext) -> Smoothing:
 
 
 def smoothed(context: QuantizationContext, smoothing: Smoothing) -> QuantizationContext:
-    """Return a context with a smoothed float graph; the same one where there are no factors.
+    """Return a context with a smoothed float graph; the same context if there are no factors.
 
     Raises:
-        GateError: the graph does not compute what it did before.
+        GateError: the graph's outputs changed.
     """
     if not smoothing.factors:
         return context
@@ -126,7 +126,7 @@ def smoothed(context: QuantizationContext, smoothing: Smoothing) -> Quantization
 
 
 def check_same(context: QuantizationContext, graph: Path) -> None:
-    """Raise GateError where a graph's outputs on some texts differ from the float graph's."""
+    """Raise GateError if a graph's outputs on some texts differ from the float graph's."""
     names = [each.name for each in onnx.load(graph, load_external_data=False).graph.output]
     texts = context.texts(COMPARED_TEXTS, "compare")
     pairs = zip(*(observed(each, names, texts) for each in (context.graph, graph)), strict=True)
@@ -144,7 +144,7 @@ def smoothed_like(float_graph: Path, quantized_graph: Path, folder: Path) -> Pat
     """Return the float graph with the factors of a quantized one: the same file, or a new one.
 
     Raises:
-        ModelError: factors are no positive numbers, or none of this graph's.
+        ModelError: factors are not positive numbers, or do not fit this graph.
     """
     factors = factors_in(quantized_graph)
     inputs = {each.activation: each.inputs for each in take_inventory(float_graph).products}
@@ -158,7 +158,8 @@ def smoothed_like(float_graph: Path, quantized_graph: Path, folder: Path) -> Pat
 
 
 def groups_of(products: Sequence[Product], model: onnx.ModelProto) -> list[Group]:
-    """Return the groups of products of tokens whose weights nothing else of the graph reads."""
+    """Return the groups of products over tokens whose weights have no other readers in the
+    graph."""
     products = [each for each in products if not each.is_gemm]
     merged: list[tuple[Product, ...]] = []
     for product in products:
@@ -181,7 +182,7 @@ def groups_of(products: Sequence[Product], model: onnx.ModelProto) -> list[Group
 
 
 def observe(context: QuantizationContext, groups: Sequence[Group]) -> dict[str, Observed]:
-    """Return what the activations of groups are on training texts, by the tensor's name."""
+    """Return the activations of groups on training texts, by tensor name."""
     seen: dict[str, Observed] = {}
     for name, rows in observed_rows(context, [*chain(*(group.products for group in groups))]):
         low, high, some = rows.min(axis=0), rows.max(axis=0), _spread(rows)
@@ -203,21 +204,21 @@ def choose_factors(
     weights: Mapping[str, onnx.TensorProto],
     highest: int,
 ) -> tuple[Array, float]:
-    """Return the factors of a group with the least noise, and by how many decibels it is less.
+    """Return the factors for a group with the least noise, and the reduction in decibels.
 
     Args:
-        group: the products.
+        group: group of products.
         seen: their activations.
-        weights: the graph's constants.
-        highest: the largest integer of a weight.
+        weights: constants of the graph.
+        highest: largest integer of a weight.
     """
     loudest = np.maximum.reduce(
         [np.maximum(np.abs(seen[name].low), np.abs(seen[name].high)) for name in group.activations]
     )
     none = np.ones_like(loudest)
-    # a range shrinks to that of the median channel at most
+    # a range shrinks at most to that of the median channel
     enough = np.median(loudest) * 10 ** (LEAST_GAIN_DB / 20)
-    if not np.isfinite(loudest).all() or loudest.max() <= enough:  # the gates say what is no number
+    if not np.isfinite(loudest).all() or loudest.max() <= enough:  # the gates report NaN
         return none, 0.0
     columns = {
         each.weight: matrix.T if each.transposed else matrix  # (inputs, outputs)
@@ -256,7 +257,7 @@ def _factors(loudest: Array, heaviest: Array, strength: float) -> Array:
     loud = np.maximum(loudest, QUIETEST * loudest.max())
     heavy = np.maximum(heaviest, QUIETEST * heaviest.max())
     factors = loud**strength / heavy ** (1 - strength)
-    median = np.median(factors[loudest > QUIETEST * loudest.max()])  # of those that were heard
+    median = np.median(factors[loudest > QUIETEST * loudest.max()])  # over audible channels
     return np.asarray(np.clip(factors / median, 1, LARGEST_FACTOR), dtype=np.float32)
 
 
@@ -266,12 +267,12 @@ def _rounded_weight(weight: Array, highest: int) -> Array:
 
 
 def write_smoothed(graph: Path, factors: Factors, folder: Path) -> Path:
-    """Write a float graph whose activations are divided by factors, and their weights multiplied.
+    """Write a float graph with divided activations and multiplied weights.
 
     Args:
         graph: a float graph.
-        factors: of activations of its products.
-        folder: where to write it, in a folder of its own: a large one has another file beside it.
+        factors: factors for its products' activations.
+        folder: parent of the new file's own folder; a large graph has a second file beside it.
     """
     model = onnx.load(graph)
     constants, done = constants_of(model), set[str]()
@@ -309,7 +310,7 @@ def write_smoothed(graph: Path, factors: Factors, folder: Path) -> Path:
 
 
 def factors_in(graph: Path) -> dict[str, Array]:
-    """Return the factors that the activations of a graph are divided by."""
+    """Return the divisors of a graph's activations."""
     return {
         name.removesuffix(INVERSE): 1 / numpy_helper.to_array(constant)
         for name, constant in constants_of(onnx.load(graph)).items()

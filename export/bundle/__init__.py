@@ -1,8 +1,7 @@
 """Bundling: a graph with its tokenizer in the layout of another program, behind the parity gate.
 
-A program is a class in a file of its own. What is checked are the files of the bundle alone, on the
-texts of the gate, against the artifact in ONNX Runtime; a bundle that answers otherwise is not
-written.
+A program is a class in its own file. The check uses only the files of the bundle, on the texts of
+the gate, against the artifact in ONNX Runtime; a bundle with other predictions is not written.
 """
 
 from __future__ import annotations
@@ -26,16 +25,16 @@ PROGRAM_CLASSES: dict[str, type[Program]] = {
     OPENVINO: OpenVinoFolder,
     SINGLE_FILE: SingleFile,
 }
-"""A row of PROGRAMS -> what writes and opens its folder."""
+"""Row of PROGRAMS -> class that writes and opens its folder."""
 
 
 def check_target(config: BundleConfig, source: Artifact) -> None:
-    """Raise where a source or its kind of problem has no bundle, before anything runs.
+    """Raise an error if a source or its kind of problem has no bundle, before any work.
 
     Raises:
         ConfigError: settings contradict each other.
-        ModelError: what the source is, or computes, has no place in the bundle.
-        RuntimeMissingError: what checks the bundle is not installed.
+        ModelError: the program does not support the source.
+        RuntimeMissingError: the program that checks the bundle is not installed.
     """
     config.check_rules()
     if source.card.kind not in ("torch", "onnx") or not source.card.task.labels:
@@ -48,11 +47,11 @@ def check_target(config: BundleConfig, source: Artifact) -> None:
 
 
 def bundle(source: Artifact, task: Task, config: BundleConfig, out: Path) -> Artifact:
-    """Write an onnx artifact as a bundle, and prove that the bundle's files answer as it does.
+    """Write an onnx artifact as a bundle, and check that the bundle's files predict the same.
 
     Raises:
-        ParityError: the answers differ; nothing is written then. Besides, what `check_target`
-            raises.
+        ParityError: the predictions differ; nothing is written then. Errors of `check_target` are
+            raised too.
     """
     check_target(config, source)
     check_writable(out, source)

@@ -1,10 +1,10 @@
 """The folder of transformers.js: config, tokenizer, and the graph in `onnx/` under the name of its
-data type; with a page, and a check of it that Node and browsers run.
+data type; with a page, and a check that Node and browsers can run.
 
 https://huggingface.co/docs/transformers.js/custom_usage
-transformers.js has tokenizers of its own, in JavaScript, and runs graphs by onnxruntime-web, whose
-kernels in WebAssembly are fewer than those of other CPUs. Both are what `check.mjs` looks at: the
-tokens of each stored text, and its logits.
+transformers.js has its own tokenizers, in JavaScript, and runs graphs with onnxruntime-web, whose
+WebAssembly has fewer kernels than other CPUs. So `check.mjs` checks both: the tokens of each stored
+text, and its logits.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from export.bundle.program import (
 
 TRANSFORMERS_JS = "@huggingface/transformers"
 CHECKED_VERSION = "4.3.2"
-"""Of transformers.js: what is said here of it was seen there."""
+"""Version of transformers.js for which all statements here were checked."""
 PAGE_FILES = ("check.mjs", "index.html", "page.css", "page.mjs")
 TEXTS_NAME = "texts.json"
 NODE_SECONDS = 600
@@ -56,19 +56,19 @@ DTYPES: Mapping[str, tuple[str, str]] = {
     "int8": ("q8", "model_quantized.onnx"),
     "int4": ("q4", "model_q4.onnx"),
 }
-"""Precision -> transformers.js's name of it, and the file that it reads then."""
+"""Precision -> its name in transformers.js, and the file that is then loaded."""
 WITHOUT_KERNELS: Mapping[str, str] = {
     "GatherBlockQuantized": "tables of 4 bits have no kernel in WebAssembly",
 }
-"""Operator -> why a page cannot open a graph with it."""
+"""Operator -> reason why a page cannot open a graph with it."""
 
 
 @dataclass(frozen=True)
 class Use:
-    """How transformers.js serves a kind of problem."""
+    """How transformers.js supports a kind of problem."""
 
     pipeline: str | None = None
-    """None where there is none, or where it would answer wrongly."""
+    """None if there is no pipeline, or its answers would be wrong."""
     note: str = ""
 
 
@@ -94,13 +94,13 @@ USES: Mapping[str, Use] = {
     ),
     "ranking": Use(note="a logit for each pair of the query and a passage; sort by it"),
 }
-"""Kind of problem -> its use; several heads have none of these."""
+"""Kind of problem -> its use; several heads have none."""
 PAIRS = "its pipeline takes one text: use tokenizer(text, {text_pair}) and the model"
 SEVERAL_HEADS = Use(note="the logits of all heads lie side by side, in the order of the labels")
 
 
 def use_of(source: Artifact) -> Use:
-    """Return what transformers.js has for an artifact's kind of problem."""
+    """Return the support by transformers.js for an artifact's kind of problem."""
     task = source.card.task
     if problem_of(source).heads:
         return SEVERAL_HEADS
@@ -110,7 +110,7 @@ def use_of(source: Artifact) -> Use:
 
 
 def notes_of(source: Artifact, opened: Classifier) -> tuple[str, ...]:
-    """Return what a page must do itself, or its author must know."""
+    """Return notes: tasks left to the page, and facts for its author."""
     notes = [note] if (note := use_of(source).note) else []
     fitted = source.card.task.fitted
     if fitted:
@@ -128,7 +128,7 @@ def notes_of(source: Artifact, opened: Classifier) -> tuple[str, ...]:
 
 
 def strings_of(problem: Problem[Any], example: Example) -> list[tuple[str, ...]]:
-    """Return the text, or the pair of texts, of each row that a model reads of an example."""
+    """Return the text, or the pair of texts, of each row that a model reads for an example."""
     if problem.labels_words:
         return [(" ".join(example),)]
     if problem.name in ("multiple_choice", "ranking"):
@@ -192,15 +192,15 @@ class Browser(Program):
         shutil.copy2(onnx_file(source), folder / "onnx" / name)
         path = folder / "config.json"
         config = json.loads(path.read_text(encoding="utf-8"))
-        # else Node reads model.onnx, and a page model_quantized.onnx
+        # else Node would load model.onnx, and a page model_quantized.onnx
         config["transformers.js_config"] = {"dtype": dtype}
         if config["model_type"] in OWN_MODELS:
-            # unknown there; BERT's class runs whatever the graph is
+            # the type is unknown there; BERT's class runs any graph
             config["model_type"] = "bert"
         path.write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
 
     def open(self, source: Artifact, folder: Path, parameters: int, name: str) -> Classifier:
-        """Open the graph with all of ONNX Runtime's optimizers, as others do."""
+        """Open the graph with all of ONNX Runtime's optimizers, as other programs do."""
         graph = folder / "onnx" / DTYPES[source.card.precision][1]
         session = create_session(graph, session_options(0, False), ("CPUExecutionProvider",))
         return classifier_of(source, folder, OnnxPredictor(session), parameters, name)
@@ -222,7 +222,7 @@ class Browser(Program):
             "dependencies": {TRANSFORMERS_JS: CHECKED_VERSION},
         }
         (folder / "package.json").write_text(json.dumps(package, indent=2) + "\n")
-        # the script of onnxruntime-node would fetch libraries for GPUs
+        # the install script of onnxruntime-node would fetch GPU libraries
         (folder / ".npmrc").write_text("ignore-scripts=true\n")
         chosen = examples[: self.config.golden_texts]
         texts = _texts(source, opened, chosen)
@@ -242,13 +242,13 @@ class Browser(Program):
 
 
 def _turns_weights(nodes: Sequence[onnx.NodeProto]) -> bool:
-    """Return whether a graph transposes what a DequantizeLinear gives, as earlier ones do."""
+    """Return whether a graph transposes the output of a DequantizeLinear, as older graphs do."""
     given = {node.output[0] for node in nodes if node.op_type == "DequantizeLinear"}
     return any(node.op_type == "Transpose" and node.input[0] in given for node in nodes)
 
 
 def _texts(source: Artifact, opened: Classifier, examples: Sequence[Example]) -> dict[str, Any]:
-    """Return texts with the tokens and logits that they must give, and how far these may be off."""
+    """Return texts with their expected tokens and logits, and the tolerance."""
     encode, problem = opened.encode, opened.problem
     assert isinstance(encode, Tokenize)
     rows: list[dict[str, Any]] = []
@@ -277,7 +277,7 @@ def _texts(source: Artifact, opened: Classifier, examples: Sequence[Example]) ->
     bounds = TOLERANCES[source.card.precision]
     _, spread = problem.size_and_spread(values)
     scale = problem.scale(values)
-    # of single logits, or of the median and of the 95th percentile over texts
+    # bounds on single logits, or on the median and 95th percentile over texts
     allowed = {
         "max": bounds.max_abs and bounds.max_abs * scale,
         "median": bounds.max_median and bounds.max_median * spread,
@@ -300,10 +300,10 @@ def _texts(source: Artifact, opened: Classifier, examples: Sequence[Example]) ->
 
 
 def _node_check(folder: Path, modules: Path) -> dict[str, Any]:
-    """Run check.mjs in a folder, with the packages of another one.
+    """Run check.mjs in a folder, with the packages of another folder.
 
     Raises:
-        ParityError: it finds other tokens or logits, or ends without an answer.
+        ParityError: tokens or logits differ, or the check ends without a result.
     """
     link = folder / "node_modules"
     link.symlink_to(modules.resolve(), target_is_directory=True)

@@ -1,4 +1,4 @@
-"""The folder of OpenVINO Model Server and Optimum Intel: OpenVINO's own format beside config and
+"""The folder of OpenVINO Model Server and Optimum Intel: OpenVINO's format next to config and
 tokenizer."""
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from export.bundle.program import Program, calibration_notes, classifier_of, cop
 
 RUNTIME = "openvino"
 XML_NAME = "openvino_model.xml"
-"""By which Optimum Intel knows the folder; the weights lie beside it, in a file ending in .bin."""
+"""File by which Optimum Intel recognises the folder; the weights are next to it, in a .bin file."""
 
 
 class OpenVinoFolder(Program):
@@ -50,7 +50,7 @@ class OpenVinoFolder(Program):
         openvino = import_openvino()
         copy_companions(source, folder)
         model = openvino.Core().read_model(str(onnx_file(source)))
-        # else weights of float32 are rounded to float16
+        # else float32 weights would be rounded to float16
         openvino.save_model(model, str(folder / XML_NAME), compress_to_fp16=False)
 
     def open(self, source: Artifact, folder: Path, parameters: int, name: str) -> Classifier:

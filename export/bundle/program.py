@@ -1,4 +1,4 @@
-"""Program: what a bundle is for, the base of a class for each program."""
+"""Program: the target of a bundle, the base class of all programs."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from bertender.text.batch import Example
 from bertender.text.tokenizer import load_tokenizer
 from export.config import BundleConfig
 
-OF_THE_ARTIFACT = (CARD_NAME, TIMING_NAME, "golden.json")
-"""Files that no bundle has from its artifact, besides the graph."""
+ARTIFACT_FILES = (CARD_NAME, TIMING_NAME, "golden.json")
+"""Files of the artifact that bundles do not include, besides the graph."""
 
 ODD_TEXTS = (
     "\u00c9t\u00e9 na\u00efve caf\u00e9 cafe\u0301 \u00c5ngstr\u00f6m \u0130stanbul stra\u00dfe",
@@ -33,7 +33,7 @@ ODD_TEXTS = (
     "a" * 120 + " antidisestablishmentarianism \ufffd \x07bell",
     "[SEP] [MASK] </s> <mask> [UNK]",
 )
-"""Texts that two implementations of a tokenizer are likeliest to read otherwise."""
+"""Texts that two implementations of a tokenizer are most likely to read differently."""
 
 
 class Program(ABC):
@@ -44,7 +44,7 @@ class Program(ABC):
 
     @abstractmethod
     def check(self, source: Artifact) -> None:
-        """Raise where a source cannot be bundled, or this machine cannot check it."""
+        """Raise an error if a source cannot be bundled, or not checked on this machine."""
 
     @abstractmethod
     def write(self, source: Artifact, folder: Path) -> None:
@@ -52,7 +52,7 @@ class Program(ABC):
 
     @abstractmethod
     def open(self, source: Artifact, folder: Path, parameters: int, name: str) -> Classifier:
-        """Open what was written, by the files of the folder alone."""
+        """Open the bundle, using only the files in the folder."""
 
     @abstractmethod
     def complete(
@@ -62,22 +62,23 @@ class Program(ABC):
         examples: Sequence[Example],
         folder: Path,
     ) -> BundleFindings:
-        """Write what else belongs to a bundle that has passed, and return what there is to know."""
+        """Write the remaining files of a bundle that has passed, and return notes for the user."""
 
     def tolerance(self, source: Artifact) -> str:
-        """Return the row of TOLERANCES for its outputs: another runtime, with the same weights."""
+        """Return the row of TOLERANCES for its outputs: by default another runtime with equal
+        weights."""
         return source.card.precision
 
 
 def has_weights_beside(source: Artifact) -> bool:
-    """Return whether a graph's weights lie in a file of their own."""
+    """Return whether a graph's weights are in a separate file."""
     return sum(ONNX_NAME in name for name in source.card.files) > 1
 
 
 def copy_companions(source: Artifact, folder: Path) -> None:
-    """Copy config and tokenizer, which is all but the graph and what bertender alone reads."""
+    """Copy config and tokenizer: all files except the graph and bertender's own."""
     for name in source.card.files:
-        if name not in OF_THE_ARTIFACT and not name.startswith(ONNX_NAME):
+        if name not in ARTIFACT_FILES and not name.startswith(ONNX_NAME):
             target = folder / name
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(source.path / name, target)
@@ -94,7 +95,7 @@ def classifier_of(
 
 
 def calibration_notes(source: Artifact) -> tuple[str, ...]:
-    """Return how probabilities are read from the logits of a calibrated model."""
+    """Return how probabilities are computed from the logits of a calibrated model."""
     if (own := source.card.task.calibration) is None:
         return ()
     return (own.words(f"the card of {source.name}"),)

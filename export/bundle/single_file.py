@@ -1,7 +1,7 @@
 """One ONNX file that takes strings: the tokenizer is an operator of onnxruntime-extensions.
 
-Its BertTokenizer reads one text in a run: a second string is for it the other text of a pair, and
-pairs are not cut.
+Its BertTokenizer reads one text per run: it treats a second string as the second text of a pair,
+and does not truncate pairs.
 https://github.com/microsoft/onnxruntime-extensions/blob/main/docs/custom_ops.md
 """
 
@@ -37,16 +37,16 @@ PACKAGE, MODULE = "onnxruntime-extensions", "onnxruntime_extensions"
 DOMAIN = "ai.onnx.contrib"
 TEXT, LABEL, SCORES = "text", "label", "scores"
 TOKENS = ("input_ids", "token_type_ids", "attention_mask")
-"""In the order of the operator's outputs."""
+"""Token inputs, in the order of the operator's outputs."""
 ANSWERS = {
     "single_label_classification": "Softmax",
     "multi_label_classification": "Sigmoid",
     "regression": None,
     "sentence_embedding": None,
 }
-"""Kind of problem -> what makes scores of its logits; others are refused."""
+"""Kind of problem -> operator for scores from its logits; other kinds are refused."""
 READS = {"normalizer": "BertNormalizer", "pre_tokenizer": "BertPreTokenizer", "model": "WordPiece"}
-"""Parts of a tokenizer.json -> their type, where the operator reads texts in the same way."""
+"""Parts of a tokenizer.json -> their required type, for equal tokens by the operator."""
 
 
 class SingleFile(Program):
@@ -140,14 +140,14 @@ class SingleFile(Program):
 
 
 class TextPredictor:
-    """A session that takes strings, one in a run."""
+    """A session that takes strings, one per run."""
 
     def __init__(self, session: Any) -> None:
         self.session = session
 
     def logits(self, batch: Batch) -> npt.NDArray[np.float32]:
         """Return the logits of a batch: (batch, labels)."""
-        texts = chain(*batch.examples)  # of vectors, an example has several
+        texts = chain(*batch.examples)  # an example with vectors has several texts
         found = [self.session.run([LOGITS], {TEXT: [text]})[0] for text in texts]
         return np.asarray(np.concatenate(found), dtype=np.float32)
 
@@ -188,7 +188,7 @@ def _tokenizer_node(source: Artifact) -> onnx.NodeProto:
 
 
 def _read_texts(model: onnx.ModelProto, tokenizer: onnx.NodeProto, reads: set[str]) -> None:
-    """Put a tokenizer before a graph, in place, which then takes a string."""
+    """Insert a tokenizer before a graph, in place, so that it takes a string."""
     graph, axis = model.graph, f"{TEXT}/axis"
     before = [tokenizer]
     before += [
@@ -205,13 +205,13 @@ def _read_texts(model: onnx.ModelProto, tokenizer: onnx.NodeProto, reads: set[st
 
 
 def _answer(model: onnx.ModelProto, source: Artifact) -> None:
-    """Give a graph the outputs that its kind of problem answers by, in place."""
+    """Add the outputs for the kind of problem to a graph, in place."""
     graph, task = model.graph, source.card.task
     helper.set_model_props(model, {"labels": json.dumps(task.labels)})
     if (scorer := ANSWERS[task.problem_type]) is None:
         return
     calibrated = _calibrated(graph, task)
-    graph.node.append(helper.make_node(scorer, [calibrated], [SCORES], SCORES))  # of the last axis
+    graph.node.append(helper.make_node(scorer, [calibrated], [SCORES], SCORES))  # over labels
     wanted = [(SCORES, TensorProto.FLOAT, [1, len(task.labels)])]
     if scorer == "Softmax":
         names, place = f"{LABEL}/names", f"{LABEL}/place"
@@ -225,8 +225,8 @@ def _answer(model: onnx.ModelProto, source: Artifact) -> None:
 
 
 def _calibrated(graph: onnx.GraphProto, task: TaskRecord) -> str:
-    """Return the name of what the scores are made of: the logits, or, where a line of them
-    calibrates the model, that line, which is added to the graph."""
+    """Return the name of the input for the scores: the logits, or, if a line calibrates the model,
+    that line of the logits, which is added to the graph."""
     own = task.calibration
     if own is None or own.points:
         return LOGITS
