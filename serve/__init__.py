@@ -1,1 +1,1 @@
-"""Endpoints: model repositories, the Triton server that runs them, and the client that asks."""
+"""Endpoints: model repositories, the Triton server that runs them, and the client."""

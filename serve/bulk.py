@@ -45,7 +45,7 @@ logger = logging.getLogger(__name__)
 
 
 def _same_file(first: Path | None, second: Path | None) -> bool:
-    """Return whether two paths lead to one file, by links too."""
+    """Return whether two paths lead to the same file, also through links."""
     if first is None or second is None:
         return False
     if first.exists() and second.exists():
@@ -54,7 +54,7 @@ def _same_file(first: Path | None, second: Path | None) -> bool:
 
 
 class ClassifyConfig(Config):
-    """Where texts come from, where predictions go, and how requests are sent."""
+    """Source of texts, destination of predictions, and the sending of requests."""
 
     panel: ClassVar[str] = "Texts"
     panels: ClassVar[Mapping[str, tuple[str, ...]]] = {
@@ -114,7 +114,7 @@ PAIR = 2
 
 @dataclass(frozen=True)
 class SentenceFile:
-    """A CoNLL file, and the lines of the words of each of its sentences."""
+    """A CoNLL file, and the line numbers of the words of each sentence."""
 
     file: ConllFile
     lines: tuple[Sequence[int], ...]
@@ -122,29 +122,29 @@ class SentenceFile:
 
 @dataclass(frozen=True)
 class Texts:
-    """Texts to classify, the names of their columns, and their places."""
+    """Texts to classify, their column names, and their places."""
 
     columns: tuple[str, ...]
-    """Of the output."""
+    """Columns of the output."""
     texts: tuple[Example, ...]
     source: Path
-    """A file, or words for where else they come from."""
+    """A file, or a description of another source."""
     places: tuple[str, ...]
-    """One for each of the texts: "line 7"."""
+    """Place of each text: "line 7"."""
     has_columns: bool = False
     """Whether the source has these columns."""
     skips_bad_rows: bool = False
     left_out: LeftOutRows | None = None
-    """Rows that were left out when they were read."""
+    """Rows that were left out when reading."""
     words: SentenceFile | None = None
-    """The file, where it has a word a line."""
+    """The file, if it has one word per line."""
 
     def error_of(self, error: BertenderError, rows: Sequence[int]) -> tuple[int, RowError] | None:
-        """Return the row that an error is about, and an error that has its place.
+        """Return the row that an error is about, and an error with its place.
 
         Args:
-            error: of a request.
-            rows: the rows of that request.
+            error: error of a request.
+            rows: rows of that request.
 
         Returns:
             None for an error that is not about one row.
@@ -169,20 +169,20 @@ def read_file(
     """Read the texts of a file.
 
     Args:
-        path: CSV, TSV, JSONL, Parquet, SQuAD's JSON, or a text a line; of a model that labels
-            words, a word a line too (WORD_A_LINE).
-        text_column: the column of the text.
-        pair_column: that of the second text, for a model that reads pairs; of questions, by default
-            that of their contexts.
-        text_columns: how many texts the model reads at once.
+        path: CSV, TSV, JSONL, Parquet, SQuAD's JSON, or one text per line; for a model that labels
+            words, also one word per line (WORD_A_LINE).
+        text_column: column of the text.
+        pair_column: column of the second text, for a model that reads pairs; for questions, by
+            default that of the contexts.
+        text_columns: number of texts that the model reads at once.
         skip_bad_rows: leave out rows that cannot be used.
-        problem: of the model: one that labels words takes lists of them.
+        problem: kind of problem of the model; if it labels words, it takes lists of them.
 
     Raises:
-        ConfigError: fewer columns than the model reads, or more.
+        ConfigError: there are fewer or more columns than the model reads.
         DataError: the file is wrong.
     """
-    # here, because they load pyarrow, which a few texts of a command line do not need
+    # here, because they import pyarrow, which a few texts of a command line do not need
     from bertender.tasks.labelled import read_placed_texts
     from bertender.tasks.rows import SkippedRows, stop
 
@@ -228,7 +228,7 @@ def read_file(
 
 
 def check_labels_words(path: Path, problem: Problem[Any]) -> None:
-    """Raise ConfigError for a file with a word a line where a model reads texts."""
+    """Raise ConfigError for a file with one word per line if the model reads texts."""
     if not problem.labels_words:
         raise ConfigError(
             f"{path}: a file with a word a line is for a model that labels words, and this one is "
@@ -237,11 +237,11 @@ def check_labels_words(path: Path, problem: Problem[Any]) -> None:
 
 
 def read_sentences(path: Path, column: str, skip_bad_rows: bool = False) -> Texts:
-    """Read the sentences of a CoNLL file, each as the text that its words are sent in.
+    """Read the sentences of a CoNLL file, each as the text in which its words are sent.
 
     Args:
-        path: the file; tags are not read, and it may have none.
-        column: of the words, by number or name; at the default of the command, the first.
+        path: the file; tags are not read and may be missing.
+        column: column of the words, by number or name; with the command's default, the first.
         skip_bad_rows: leave out sentences that cannot be used.
 
     Raises:
@@ -271,7 +271,7 @@ def read_sentences(path: Path, column: str, skip_bad_rows: bool = False) -> Text
 
 
 class BulkRun(Record):
-    """What a run has written."""
+    """The output of a run."""
 
     output: str
     texts: int
@@ -281,7 +281,7 @@ class BulkRun(Record):
 
 
 async def classify_all(endpoint: AsyncEndpoint, texts: Texts) -> Mapping[int, Classification]:
-    """Return a prediction for each text, by row and in their order; errors as for a file."""
+    """Return a prediction for each text, in order; errors are those for a file."""
     predictions = Predictions()
     await _send(endpoint, texts, predictions, Bar())
     await _check_same_model(endpoint, "none is shown")
@@ -294,9 +294,9 @@ async def classify_to_file(endpoint: AsyncEndpoint, texts: Texts, output: Path) 
     Raises:
         BusyError: another process writes the same file.
         RowError: a text is refused, and bad rows are not left out.
-        DataError: they are left out, and nothing else is there.
-        ServingError: as in `Endpoint`; what came until then is not asked again. Or the model was
-            replaced meanwhile.
+        DataError: bad rows are left out, and no others remain.
+        ServingError: as for `Endpoint`; predictions until then are kept. Or the model was replaced
+            meanwhile.
     """
     digest = hashlib.sha256()
     for text in texts.texts:
@@ -304,7 +304,7 @@ async def classify_to_file(endpoint: AsyncEndpoint, texts: Texts, output: Path) 
     identity = {
         "texts": digest.hexdigest(),
         "model": endpoint.model.digest,
-        "columns": [*COLUMNS],  # an earlier version's predictions may lack one
+        "columns": [*COLUMNS],  # predictions of an earlier version may lack one
     }
     with open_journal(output, identity) as journal:
         resumed = len(journal.by_row)
@@ -333,13 +333,13 @@ async def classify_to_file(endpoint: AsyncEndpoint, texts: Texts, output: Path) 
 def _words_tags(prediction: Classification) -> tuple[str, ...]:
     label = prediction.label
     if isinstance(label, dict):
-        label = [*label.values()][-1]  # the head of words is the last
+        label = [*label.values()][-1]  # the head for words is the last
     assert isinstance(label, tuple), "the model labels words"
     return label
 
 
 async def _check_same_model(endpoint: AsyncEndpoint, consequence: str) -> None:
-    """Raise ServingError where predictions may be of two models."""
+    """Raise ServingError if predictions may be from two models."""
     if not await endpoint.is_same_model():
         raise ServingError(
             "another model was deployed meanwhile, so that the predictions would be of two: "
@@ -350,7 +350,7 @@ async def _check_same_model(endpoint: AsyncEndpoint, consequence: str) -> None:
 async def _send(
     endpoint: AsyncEndpoint, texts: Texts, predictions: Predictions, bar: Bar
 ) -> LeftOutRows | None:
-    """Ask for the predictions that are not there yet; return what was left out of the texts."""
+    """Request the missing predictions; return the texts that were left out."""
     from bertender.tasks.rows import SkippedRows, stop, together
 
     missing = [row for row in range(len(texts.texts)) if row not in predictions.by_row]
@@ -360,7 +360,7 @@ async def _send(
     skipped = SkippedRows()
 
     async def send() -> None:
-        for request in requests:  # shared: each takes the next
+        for request in requests:  # shared: each takes the next one
             rows = request
             while rows:
                 try:
@@ -401,7 +401,7 @@ class Predictions:
 
 
 class Journal(Predictions):
-    """Predictions that are on disk too, a line for each response: a killed run continues."""
+    """Predictions that are also on disk, a line per response, so that a killed run continues."""
 
     def __init__(self, file: IO[str]) -> None:
         super().__init__()
@@ -421,11 +421,12 @@ def journal_of(output: Path) -> Path:
 
 @contextmanager
 def open_journal(output: Path, identity: Mapping[str, Any]) -> Iterator[Journal]:
-    """Open the journal of an output file; it is removed when the block ends without an error.
+    """Open the journal of an output file; it is removed if the block succeeds.
 
     Args:
-        output: the file that will be written in the block.
-        identity: what predictions depend on; a journal of another identity is begun anew.
+        output: file that the block will write.
+        identity: everything that predictions depend on; a journal with another identity is
+            replaced.
 
     Raises:
         BusyError: another process has it open.
@@ -440,8 +441,8 @@ def open_journal(output: Path, identity: Mapping[str, Any]) -> Iterator[Journal]
                 f"another process writes {output} now. Wait for it, or give another --output."
             ) from None
         journal = Journal(file)
-        # a line that an earlier run did not finish is cut off; whole lines stay where they are, so
-        # that a kill at any moment loses none
+        # an unfinished line of an earlier run is cut off; whole lines stay in place, so that a kill
+        # at any moment loses none
         content = path.read_bytes()
         whole = content[: content.rfind(b"\n") + 1]
         entries, damage = _entries(whole, identity)
@@ -463,8 +464,8 @@ Entries = list[tuple[list[int], list[Classification]]]
 
 
 def _entries(whole: bytes, identity: Mapping[str, Any]) -> tuple[Entries, str]:
-    """Return the entries of whole lines, of which the first is the identity; or none, and why they
-    cannot be used."""
+    """Return the entries of whole lines, after the identity in the first; or none, and the reason
+    why they cannot be used."""
     try:
         lines = [json.loads(line) for line in whole.splitlines()]
         if lines and lines[0] != identity:
@@ -473,26 +474,26 @@ def _entries(whole: bytes, identity: Mapping[str, Any]) -> tuple[Entries, str]:
             (line["rows"], [Classification(**each) for each in line["predictions"]])
             for line in lines[1:]
         ], ""
-    except (ValueError, KeyError, TypeError) as error:  # no JSON, or JSON of another shape
+    except (ValueError, KeyError, TypeError) as error:  # not JSON, or JSON of another shape
         return [], f"is damaged ({error})"
 
 
 EMBEDDING = "embedding"
-"""The column of a vector."""
+"""Column of a vector."""
 RANK = "rank"
-"""The column of the place of a passage in its ranking, from 1."""
+"""Column of a passage's rank, from 1."""
 COLUMNS = (*Classification.model_fields, EMBEDDING, RANK)
 WORD_A_LINE = (".conll", ".conllu", ".iob", ".bio")
-"""Suffixes of files with a word a line, CoNLL's."""
+"""Suffixes of CoNLL files, with one word per line."""
 
 
 def check_writable(output: Path, text_columns: Sequence[str], has_words: bool = False) -> None:
-    """Raise ConfigError for a file of predictions that could not be written.
+    """Raise ConfigError if a file of predictions could not be written.
 
     Args:
         output: the file.
-        text_columns: of the texts.
-        has_words: the input has a word a line.
+        text_columns: columns of the texts.
+        has_words: whether the input has one word per line.
     """
     if has_words and output.suffix.lower() in WORD_A_LINE:
         return
@@ -510,13 +511,13 @@ def check_writable(output: Path, text_columns: Sequence[str], has_words: bool = 
 
 
 def _columns_of(prediction: Classification) -> dict[str, Any]:
-    """Return the columns of a prediction; a vector has one of its own, and no label."""
+    """Return the columns of a prediction; a vector has its own column, and no label."""
     if prediction.label is None:
         vector = list(prediction.logits)
         return {EMBEDDING: vector, "truncated": prediction.truncated}
     columns = {}
     for name, value in prediction.model_dump(mode="json").items():
-        # of several heads, a column each
+        # with several heads, a column each
         own = value if isinstance(value, dict) else None
         columns.update({name: value} if own is None else {f"{h}_{name}": own[h] for h in own})
     return columns
@@ -525,7 +526,7 @@ def _columns_of(prediction: Classification) -> dict[str, Any]:
 def _rows_of_passages(
     columns: Sequence[str], texts: Example, prediction: Classification
 ) -> list[dict[str, Any]]:
-    """Return the passages in the order in which they were sent, each with score and rank."""
+    """Return the passages in the order of the request, each with score and rank."""
     assert prediction.ranking is not None
     ranked = {each.number: (rank, each) for rank, each in enumerate(prediction.ranking, start=1)}
     query, *passages = texts
@@ -547,9 +548,9 @@ def write_predictions(
     texts: Sequence[Example],
     predictions: Sequence[Classification],
 ) -> None:
-    """Write a row for each example, in their order; the file appears whole or not at all.
+    """Write a row for each example, in order; the file appears complete or not at all.
 
-    A query has a row for each of its passages.
+    A query has one row per passage.
     """
     rows: list[dict[str, Any]] = []
     for text, prediction in zip(texts, predictions, strict=True):

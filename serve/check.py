@@ -1,4 +1,4 @@
-"""Checks with the real server: start it, ask it, stop it; of a model or of a written repository."""
+"""Checks with the real server, which is started for them, of a model or of a written repository."""
 
 from __future__ import annotations
 
@@ -23,11 +23,12 @@ from serve.server.installation import find_installation
 from serve.server.server import Server, serving
 
 LARGEST_DIFFERENCE = 1e-3
-"""Of a logit, one text a request: the endpoint runs the same file, so only sums may reorder."""
+"""Allowed difference of a logit, with one text per request: the endpoint runs the same file, so
+only the order of sums may differ."""
 
 
 class Served(Record):
-    """One text and the endpoint's prediction."""
+    """A text and the endpoint's prediction."""
 
     text: tuple[str, ...]
     answer: Classification
@@ -37,7 +38,7 @@ class Served(Record):
 
 
 class EndpointCheck(Record):
-    """Predictions of the endpoint, and how far they are from the local model's."""
+    """Predictions of the endpoint, and their distance from the local model's."""
 
     served: tuple[Served, ...]
     max_abs_difference: float
@@ -53,9 +54,9 @@ def check_endpoint(
 
     Args:
         artifact: the ONNX classifier to serve.
-        examples: what the texts are drawn from.
-        config: how many, and which.
-        true_labels: those of the examples, to stand next to the predictions.
+        examples: examples to draw the texts from.
+        config: number and seed of the texts.
+        true_labels: true labels of the examples, to show next to the predictions.
 
     Raises:
         ServingError: the server does not start, or its predictions differ from the local model's.
@@ -78,10 +79,10 @@ def check_endpoint(
 
 
 def _difference(local: Classifier, served: Sequence[Served]) -> float:
-    """Return the largest difference of a logit; raise ServingError when a prediction is wrong."""
+    """Return the largest difference of a logit; raise ServingError if a prediction is wrong."""
     pairs = [served_outputs(local, row.text, [row.answer]) for row in served]
     difference = largest_difference(pairs)
-    if not difference <= LARGEST_DIFFERENCE:  # so that NaN is refused too
+    if not difference <= LARGEST_DIFFERENCE:  # refuses NaN too
         raise ServingError(
             f"the endpoint's logits differ from the local model's by {difference:g}, allowed "
             f"{LARGEST_DIFFERENCE:g}. Check that both run the same onnxruntime: bertender doctor."
@@ -92,15 +93,15 @@ def _difference(local: Classifier, served: Sequence[Served]) -> float:
 def served_outputs(
     local: Classifier, example: Example, answers: Sequence[Classification]
 ) -> tuple[Outputs, Outputs]:
-    """Return the outputs of an example by an endpoint's answers, and those of the same file here.
+    """Return the outputs for an example from an endpoint's answers, and from the same file here.
 
     Args:
-        local: the file that is served; an answer does not say what its logits are a prediction of.
-        example: what was asked.
-        answers: one, or one for each of its texts that were asked apart.
+        local: the served file as a classifier; answers do not describe their logits.
+        example: the example sent.
+        answers: one answer, or one for each text of the example sent separately.
 
     Raises:
-        ServingError: a label is not that of its own logits.
+        ServingError: a label does not match its own logits.
     """
     problem, own = local.problem, _in_buckets(local, example)
     logits = [answer.logits for answer in answers]
@@ -116,8 +117,8 @@ def served_outputs(
 
 
 def _in_buckets(local: Classifier, example: Example) -> Outputs:
-    """Return the outputs of an example, its rows run together as an endpoint runs them that is
-    asked nothing else: dynamic 8 bits have one scale for all rows of a run."""
+    """Return the outputs for an example, its rows run together as by an idle endpoint: dynamic
+    8-bit models have one scale for all rows of a run."""
     queue, batch = FairQueue(max_texts=1), local.encode([example])
     request = Request(batch.examples, respond=lambda response: None)
     queue.offer(request)
@@ -132,7 +133,7 @@ def _in_buckets(local: Classifier, example: Example) -> Outputs:
 
 
 def largest_difference(pairs: Sequence[tuple[Outputs, Outputs]]) -> float:
-    """Return the largest difference of a logit; NaN where one is."""
+    """Return the largest difference of a logit; NaN if any is NaN."""
     return float(np.max([np.abs(served.logits - own.logits).max() for served, own in pairs]))
 
 
@@ -141,14 +142,14 @@ def try_repository(repository: Path, config: ServeCommandConfig) -> str | None:
     model, and stop it.
 
     Args:
-        repository: what `write_repository` wrote.
-        config: the settings that it was written with.
+        repository: repository of `write_repository`.
+        config: settings of the repository.
 
     Returns:
-        Why it could not be tried on this machine; None where it was.
+        The reason why it could not be tested on this machine; None if it was.
 
     Raises:
-        ServingError: the server does not start with it, or a model refuses the text.
+        ServingError: the server does not start with the repository, or a model refuses the text.
     """
     runtime = SERVED_RUNTIMES[config.runtime]
     try:

@@ -1,7 +1,7 @@
-"""Settings of an endpoint: where it listens, how it batches, how many cores it takes.
+"""Settings of an endpoint: addresses, batching, cores.
 
-`ServeConfig` is what a user sets, `BackendParameters` what of it reaches the Python backend, by
-config.pbtxt. SERVED_RUNTIMES names what may run the model.
+`ServeConfig` has the user's settings, `BackendParameters` those that reach the Python backend
+through config.pbtxt. SERVED_RUNTIMES has the possible runtimes of the model.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ QUEUED_BATCHES = 4
 PORT_FIELDS = ("http_port", "grpc_port", "metrics_port")
 
 TRITON_SCHEME = "grpc://"
-"""Begins the address of a Triton that something else starts."""
+"""Scheme for the address of a Triton started by another program."""
 
 STANDARD_OUTPUT = Path("-")
-"""A log that is no file, but goes where the rest of the output goes."""
+"""Log on standard output instead of in a file."""
 
 SERVER_SETTINGS = frozenset(
     {
@@ -54,17 +54,17 @@ class ServedRuntime:
     in_process: str | None = None
     """The row of RUNTIMES that runs in the Python backend's process."""
     triton_backend: str | None = None
-    """The backend of Triton that runs the graph, as the model `classifier-encoder`."""
+    """The Triton backend that runs the graph, as the model `classifier-encoder`."""
     buckets_at_once: int = 1
-    """At least."""
+    """Fewest buckets to run at once."""
 
     def compiles_shapes(self, graph: Path) -> bool:
-        """Return whether it takes long for the first bucket of each shape."""
+        """Return whether the first bucket of each shape takes long."""
         return self.in_process is not None and RUNTIMES[self.in_process].compiles_shapes(graph)
 
     @property
     def runs_while_loading(self) -> bool:
-        """Whether it can run before Triton has loaded the model: Triton then takes no requests."""
+        """Whether it can run before Triton has loaded the model and takes requests."""
         return self.triton_backend is None
 
 
@@ -75,7 +75,7 @@ SERVERS = Table(
         "embedded": "a process of the door's own, with the same queue and runtime",
     },
 )
-"""What runs the models behind the door."""
+"""Engines that run the models behind the door."""
 
 ServerName = Annotated[str, SERVERS.validator()]
 """A row of SERVERS, as a setting."""
@@ -87,15 +87,15 @@ SERVED_RUNTIMES = Table(
         "triton-onnxruntime": ServedRuntime(
             summary="ONNX Runtime as a backend of Triton, on a GPU or on the CPU",
             triton_backend="onnxruntime",
-            buckets_at_once=2,  # while one runs, the next is on its way
+            buckets_at_once=2,  # while one runs, the next is being sent
         ),
     },
 )
-"""What runs the buckets of an endpoint: a row of RUNTIMES in the process of the Python backend, or
+"""Runtimes for the buckets of an endpoint: a row of RUNTIMES in the Python backend's process, or
 another Triton model (`classifier-encoder`), on a GPU or on the CPU."""
 
 Origin = Annotated[str, Field(pattern=r"^(\*|https?://[^/\s]+)$")]
-"""Scheme and host of a page, without a path, as browsers send them."""
+"""Scheme and host of a page, without path, as sent by browsers."""
 
 ServedRuntimeName = Annotated[str, SERVED_RUNTIMES.validator()]
 """A row of SERVED_RUNTIMES, as a setting."""
@@ -107,31 +107,31 @@ def _lacks_backend(config: ServeConfig) -> bool:
         return False
     try:
         return not find_installation(config.tritonserver).has_backend(config.triton_backend)
-    except ServerMissingError:  # nothing can be started, which the start reports
+    except ServerMissingError:  # the start will report that nothing can be started
         return False
 
 
 RULES: Mapping[str, Rule[ServeConfig]] = {
-    "ports that are the same": Rule(
+    "equal ports": Rule(
         lambda config: config.starts_server and len(set(config.ports)) < len(config.ports),
         lambda config: (
             f"{config.as_set(PORT_FIELDS)}: the ports must differ. Use 0 for any free one."
         ),
     ),
-    "a size of a log that is not a file": Rule(
+    "log size without a log file": Rule(
         lambda config: config.log_file == STANDARD_OUTPUT,
         "only a file has a greatest size. Leave it out, or name a file.",
         settings=frozenset({"log_max_mb"}),
         against="log_file",
     ),
-    "a certificate without its key": Rule(
+    "TLS certificate or key alone": Rule(
         lambda config: (config.tls_certificate is None) != (config.tls_key is None),
         lambda config: (
             f"tls_certificate={config.tls_certificate} and tls_key={config.tls_key}: TLS needs "
             "both. Set --tls-certificate and --tls-key."
         ),
     ),
-    "a GPU without a runtime for it": Rule(
+    "GPU without a Triton backend": Rule(
         lambda config: config.gpu and config.triton_backend is None,
         lambda config: (
             f"gpu=True and runtime={config.runtime}, which runs in the process of the Python "
@@ -139,43 +139,43 @@ RULES: Mapping[str, Rule[ServeConfig]] = {
             "triton-onnxruntime for a server that has the backend onnxruntime, or leave --gpu out."
         ),
     ),
-    "a runtime of Triton without Triton": Rule(
+    "Triton runtime with the embedded server": Rule(
         lambda config: config.server == "embedded" and config.triton_backend is not None,
         lambda config: (
             f"server=embedded and runtime={config.runtime}, which Triton runs. Choose --server "
             f"triton, or one of {', '.join(RUNTIMES)}."
         ),
     ),
-    "a binary of Triton that does not run": Rule(
+    "Triton binary with the embedded server": Rule(
         lambda config: config.server == "embedded",
         "--server embedded runs no Triton. Leave it out, or choose --server triton.",
         settings=frozenset({"tritonserver"}),
         against="server",
     ),
-    "a Triton elsewhere without Triton": Rule(
+    "attached Triton with the embedded server": Rule(
         lambda config: config.server == "embedded",
         "--server embedded asks no Triton. Leave them out, or choose --server triton.",
         settings=frozenset({"triton", "triton_token_file"}),
         against="server",
     ),
-    "a binary for a Triton that is not started": Rule(
+    "Triton binary with an attached Triton": Rule(
         lambda config: config.triton is not None,
         "--triton starts none. Leave it out.",
         settings=frozenset({"tritonserver", "log_max_mb"}),
         against="triton",
     ),
-    "a token of no Triton": Rule(
+    "Triton token without an attached Triton": Rule(
         lambda config: config.triton is None,
         "it is the token of the Triton of --triton. Set that, too.",
         settings=frozenset({"triton_token_file"}),
     ),
-    "a setting of Triton without Triton": Rule(
+    "Triton setting with the embedded server": Rule(
         lambda config: config.server == "embedded",
         "only Triton reads it. Leave it out, or choose --server triton.",
         settings=frozenset({"queue_delay_us", "log_max_mb"}),
         against="server",
     ),
-    "a runtime that the server does not have": Rule(
+    "missing Triton backend": Rule(
         _lacks_backend,
         lambda config: (
             f"runtime={config.runtime}: the server has no backend {config.triton_backend!r} in "
@@ -185,11 +185,11 @@ RULES: Mapping[str, Rule[ServeConfig]] = {
         ),
     ),
 }
-"""Conflicts of settings."""
+"""Conflicts of the settings of `serve`."""
 
 
 class ServeConfig(Config):
-    """The settings of a model repository and of the server that runs it."""
+    """Settings of a model repository and of the server that runs it."""
 
     panel: ClassVar[str] = "Server"
     panels: ClassVar[Mapping[str, tuple[str, ...]]] = {
@@ -361,20 +361,20 @@ class ServeConfig(Config):
     def is_embedded(self) -> bool:
         """Whether the model runs without Triton: as set, or because there is none here.
 
-        A server or a runtime that is set explicitly needs its Triton, and its absence is an error.
+        If the server or a runtime is set explicitly, a missing Triton is an error.
         """
         if self.server or self.tritonserver or self.triton or self.triton_backend:
             return self.server == "embedded"
-        return not is_installed()  # one that is there and does not run is an error
+        return not is_installed()  # one that is installed but does not run is an error
 
     @property
     def triton_backend(self) -> str | None:
-        """The backend of Triton that runs the graph, where the Python backend does not."""
+        """The Triton backend that runs the graph, if the Python backend does not."""
         return SERVED_RUNTIMES[self.runtime].triton_backend
 
     @property
     def ports(self) -> list[int]:
-        """The ports that are set, without those of which any free one is taken."""
+        """The ports that are set, without 0 for any free port."""
         return [port for name in PORT_FIELDS if (port := getattr(self, name))]
 
     @property
@@ -386,7 +386,7 @@ class ServeConfig(Config):
 class BackendParameters(Config):
     """Settings in config.pbtxt for the Python backend, besides those for Triton.
 
-    The stub reads them without gRPC or protobuf.
+    The stub reads these without gRPC or protobuf.
     """
 
     artifact: str = Field("artifact", description="folder, relative to the model version's")
@@ -423,27 +423,27 @@ class BackendParameters(Config):
     )
 
     def as_strings(self) -> dict[str, str]:
-        """Return what is in config.pbtxt: the settings that have a value."""
+        """Return the parameters for config.pbtxt: settings with a value."""
         values = self.model_dump(exclude_none=True).items()
         texts = {name: ",".join(v) if isinstance(v, tuple) else str(v) for name, v in values}
         return {name: text for name, text in texts.items() if text}
 
     @classmethod
     def from_model_config(cls, config: Mapping[str, Any]) -> Self:
-        """Read them back from the model configuration that Triton hands to its backends."""
+        """Read the parameters from the model configuration that Triton passes to its backends."""
         parameters = config["parameters"].items()
         return cls.parse({name: value["string_value"] for name, value in parameters})
 
 
 COMMAND_RULES: Mapping[str, Rule[ServeCommandConfig]] = {
-    "a setting of a server that is not started": Rule(
+    "server setting without a server": Rule(
         lambda config: not config.starts_server,
         "--repository-only starts no server, and a repository does not hold that. Leave them out, "
         "and set them when the server is started.",
         settings=SERVER_SETTINGS,
         against="repository_only",
     ),
-    "copies that would take all cores of a machine each": Rule(
+    "copies that each take all cores": Rule(
         lambda config: (
             not config.starts_server
             and config.triton_backend is not None
@@ -460,7 +460,7 @@ COMMAND_RULES: Mapping[str, Rule[ServeCommandConfig]] = {
 
 
 class LocalServeConfig(ServeConfig):
-    """The settings of a server, of which a profile may have those that are not explicit."""
+    """Settings of a server; a profile may provide those that are not explicit."""
 
     panel: ClassVar[str] = "Server"
 
@@ -472,7 +472,7 @@ class LocalServeConfig(ServeConfig):
 
 
 class ServeCommandConfig(LocalServeConfig):
-    """The settings of `bertender serve`, which may write a repository alone."""
+    """Settings of `bertender serve`, which may also only write a repository."""
 
     panel: ClassVar[str] = "Server"
     main: ClassVar[tuple[str, ...]] = (
@@ -529,7 +529,7 @@ class DeployConfig(Config):
 
     @property
     def access(self) -> AccessConfig:
-        """The settings of a client of the server."""
+        """The client settings for accessing the server."""
         return AccessConfig(api_key_file=self.api_key_file, ca_file=self.ca_file)
 
 

@@ -1,4 +1,5 @@
-"""Deployment: a candidate replaces the served model once it answers as when it was made."""
+"""Deployment: a candidate replaces the served model if its predictions are still those of its
+creation."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 
 class Deployment(Record):
-    """A model that has taken the place of another."""
+    """A model that has replaced another."""
 
     model: str
     version: int
@@ -40,21 +41,21 @@ class Deployment(Record):
 
 
 def deploy(artifact: Artifact, to: str, config: DeployConfig) -> Deployment:
-    """Try an artifact as a candidate, and let it take the place of a served model.
+    """Test an artifact as a candidate, and then replace a served model by it.
 
     Args:
         artifact: an onnx classifier with golden texts; its digests are checked.
-        to: address of a running `bertender serve` of this machine, or directory of a repository.
-        config: which model, and what is allowed.
+        to: address of a running `bertender serve` on this machine, or directory of a repository.
+        config: name of the model, and limits.
 
     Raises:
         ModelError, ArtifactError: the artifact cannot be served, or has no golden texts.
         ConfigError: the address, the token or the name of the model is wrong; or the artifact is
-            of another task.
+            for another task.
         BusyError: another process deploys there.
-        DeploymentError: the candidate does not load, or does not answer as it should. The served
-            model goes on, and nothing of the candidate is left; if the server has died meanwhile,
-            the message says so, and which version is in its repository.
+        DeploymentError: the candidate does not load, or its predictions are wrong. The served model
+            continues, and nothing of the candidate is left; if the server has died meanwhile, the
+            message says so, and which version is in its repository.
     """
     check_servable(artifact)
     golden = read_golden(artifact)
@@ -83,7 +84,7 @@ def deploy(artifact: Artifact, to: str, config: DeployConfig) -> Deployment:
 
 
 def _check_same_task(served: Artifact, artifact: Artifact, model: str) -> None:
-    """Raise ConfigError for an artifact of which clients of the served one expect nothing."""
+    """Raise ConfigError for an artifact that clients of the served model do not expect."""
     ours, theirs = served.card.task, artifact.card.task
     pairs = {
         "labels": (", ".join(ours.labels), ", ".join(theirs.labels)),
@@ -106,7 +107,7 @@ def _try_candidate(
     golden: GoldenTexts,
     config: DeployConfig,
 ) -> GoldenCheck:
-    """Return what the candidate says to its golden texts, which must be right."""
+    """Return the candidate's predictions for its golden texts, which must be right."""
     problem, limits = problem_of_task(artifact.card.task), folder.limits
     texts = readable(golden, problem, limits, artifact.card.max_length)
     try:
@@ -123,14 +124,14 @@ def _try_candidate(
 
 
 def _replace(target: Target, folder: ModelFolder, artifact: Artifact) -> int:
-    """Add the artifact as the served version, and return that; take it back where the server does
+    """Add the artifact as the served version, and return its number; remove it if the server does
     not load it."""
     before, version = folder.config, folder.add(artifact)
     try:
         folder.select(version.config)
         target.activate(folder)
     except BaseException as error:
-        if folder.path.is_dir():  # a server that has ended may have taken its repository along
+        if folder.path.is_dir():  # a server that has ended may have removed its repository
             folder.select(before)
             folder.remove(version.number)
         if isinstance(error, BertenderError):
@@ -138,7 +139,7 @@ def _replace(target: Target, folder: ModelFolder, artifact: Artifact) -> int:
         raise
     try:
         target.settle(folder)
-    except DeploymentError as error:  # new requests do not meet the old version any more
+    except DeploymentError as error:  # new requests no longer reach the old version
         logger.warning("%s", error)
     return version.number
 
@@ -146,7 +147,7 @@ def _replace(target: Target, folder: ModelFolder, artifact: Artifact) -> int:
 def _refused(
     target: Target, folder: ModelFolder, artifact: Artifact, reason: str
 ) -> DeploymentError:
-    """Return an error that says what is there now."""
+    """Return an error that describes the present state."""
     refusal = f"{artifact.path} does not take the place of {folder.name!r}"
     try:
         version = folder.served
@@ -170,21 +171,21 @@ def readable(
     limits: Mapping[str, str],
     longest: int | None = None,
 ) -> dict[int, GoldenText]:
-    """Return the golden texts that a server with these limits reads as they were read before.
+    """Return the golden texts that a server with these limits reads completely, as before.
 
     Args:
-        golden: of an artifact.
+        golden: golden texts of an artifact.
         problem: the artifact's problem type.
-        limits: parameters of the backend; `max_length` cuts texts that were whole when they were
-            stored, and those of over `max_text_bytes` are refused, each of a pair on its own.
-        longest: tokens that the artifact reads of a text, where its card has them; a server that
-            reads more may see more of those that fill them.
+        limits: parameters of the backend; `max_length` truncates texts that were whole when stored,
+            and texts of more than `max_text_bytes` are refused, each of a pair separately.
+        longest: tokens that the artifact reads of a text, if its card has them; a server that reads
+            more may see more of texts with this length.
 
     Returns:
-        Place of a text among all of them -> the text.
+        Index of a text among all of them -> text.
 
     Raises:
-        DeploymentError: there is none.
+        DeploymentError: there are no such texts.
     """
     most_tokens = int(limits.get("max_length") or 10**9)
     if "max_length" in limits and longest is not None and longest < most_tokens:
@@ -205,7 +206,7 @@ def readable(
 
 
 NO_RETRY = 0
-"""It would send the text again without a check of who listens by then."""
+"""A retry would send the text without checking again who listens."""
 
 
 def ask_golden(
@@ -215,19 +216,20 @@ def ask_golden(
     timeout_s: float,
     check_address: Callable[[], None],
 ) -> dict[int, GoldenPrediction]:
-    """Ask a model about golden texts, one a request; return its predictions by their places.
+    """Send golden texts to a model, one per request; return its predictions by index.
 
     Args:
         place: the model.
-        texts: by their places among all of them.
-        problem: of the artifact: a server does not name the labels of several heads.
-        timeout_s: longest wait for one of them.
-        check_address: called before each text; raises where another process may listen there.
+        texts: texts by their index among all of them.
+        problem: kind of problem of the artifact: a server does not name the labels of several
+            heads.
+        timeout_s: longest wait for a prediction.
+        check_address: called before each text; raises an error if another process may listen there.
 
     Raises:
-        DeploymentError: it does not answer, or another process may listen at its address; the
-            number of the text is named.
-        ServingError: it does not say what it takes.
+        DeploymentError: the model does not respond, or another process may listen at its address;
+            the message has the index of the text.
+        ServingError: the model does not describe its inputs.
     """
     predictions = {}
     opened = Endpoint(

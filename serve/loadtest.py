@@ -1,9 +1,9 @@
-"""Load tests of an endpoint: closed loop, open loop, and the highest rate that holds a p99.
+"""Load tests of an endpoint: closed loop, open loop, and the highest rate within a p99 limit.
 
-In an open loop, requests come at their times, however long the others take, as those of many
-independent users do. Latency counts from the intended time, so that a stall of the server counts
-for all who would have come meanwhile. In a closed loop, clients wait for their responses, so that
-a slow server gets fewer requests: it measures throughput.
+In an open loop, requests are sent at their scheduled times, however long others take, like those of
+many independent users. Latency counts from the scheduled time, so that a stall of the server counts
+for all users who would have come meanwhile. In a closed loop, clients wait for their responses, so
+that a slow server gets fewer requests: it measures throughput.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from serve.wire import MODEL_NAME, input_names
 
 
 class TextsConfig(Config):
-    """Where the texts of requests come from: the held-out texts of a task, or a file."""
+    """Source of the requests' texts: the held-out texts of a task, or a file."""
 
     panel: ClassVar[str] = "Texts"
     rules: ClassVar[Mapping[str, Rule[Any]]] = {
@@ -73,8 +73,8 @@ class TextsConfig(Config):
 def texts_to_send(
     config: TextsConfig, text_columns: int, problem: Problem[Any]
 ) -> Sequence[Example]:
-    """Return the texts of a task or a file, for a model of a kind of problem that reads so many
-    texts at once.
+    """Return the texts of a task or a file, for a model of this kind of problem that reads this
+    many texts at once.
 
     Raises:
         DataError: the file or the task cannot be read.
@@ -93,11 +93,11 @@ def texts_to_send(
 
 
 LOWEST_RATE = 0.5
-"""Requests a second below which no limit is looked for."""
+"""Lowest rate to try, in requests per second."""
 
 
 class LoadConfig(TextsConfig):
-    """How requests arrive, what they hold, and how long that is measured."""
+    """Arrival and content of requests, and duration of the test."""
 
     panel: ClassVar[str] = "Load"
     main: ClassVar[tuple[str, ...]] = (
@@ -158,7 +158,7 @@ OUTCOMES: tuple[Outcome, ...] = ("ok", "rejected", "late", "failed")
 
 
 class LoadRun(Record):
-    """What one rate, or one number of clients, gave."""
+    """Results for one rate, or one number of clients."""
 
     rate: float | None = Field(description="open loop: requests a second; None in a closed loop")
     concurrency: int | None = Field(description="closed loop: clients; None in an open loop")
@@ -181,7 +181,7 @@ class LoadRun(Record):
 
     @property
     def load(self) -> str:
-        """The rate or the number of clients, in words."""
+        """The rate or the number of clients, as text."""
         return f"{self.rate:.4g} requests/s" if self.rate else f"{self.concurrency} clients"
 
     @property
@@ -199,7 +199,7 @@ class LoadRun(Record):
 
 
 class Limit(Record):
-    """The highest rate that holds a p99."""
+    """The highest rate within a p99 limit."""
 
     slo_p99_ms: float
     rate: float = Field(description="requests a second that hold it")
@@ -230,20 +230,20 @@ class LoadTest(Record):
 
 
 Read = Callable[[int, Problem[Any]], Sequence[Example]]
-"""(number of texts that the model reads at once, its kind of problem) -> the texts to send"""
+"""(number of texts that the model reads at once, its kind of problem) -> texts to send"""
 
 
 def load_test(
     url: str, read: Read, config: LoadConfig, access: AccessConfig = NO_ACCESS
 ) -> LoadTest:
-    """Send requests to an endpoint as the settings say, and return what was measured.
+    """Send requests to an endpoint according to the settings, and return the measurements.
 
-    A search that ends early leaves a lower bound of the limit.
+    A search that ends early returns a lower bound of the limit.
 
     Raises:
-        MachineBusyError: other work disturbs this machine, and there is no such bound.
+        MachineBusyError: other work disturbs this machine, and there is no lower bound.
         ServingError: no endpoint responds at the url, or it refuses a text.
-        LoadTestError: requests were not sent in time, or no rate holds the p99.
+        LoadTestError: requests were not sent in time, or no rate is within the p99 limit.
     """
     before = load_now()
     check_load(before, config.noisy)
@@ -277,7 +277,7 @@ def load_test(
     except MachineBusyError as error:
         if limit is None:
             raise
-        # other work may have made the server slower: what did not hold is no bound from above
+        # other work may have slowed the server down: a failed rate is not an upper bound
         limit = limit.model_copy(update={"above": None, "lower_bound": str(error)})
     return LoadTest(
         protocol=target.protocol,
@@ -292,17 +292,17 @@ def load_test(
 
 
 def closed_runs(url: str, read: Read, loads: Sequence[LoadConfig]) -> list[LoadRun]:
-    """Measure the throughput of one number of clients after the other.
+    """Measure the throughput for several numbers of clients, one after the other.
 
-    A load is measured for longer where the server is slow.
+    The measurement is longer if the server is slow.
 
     Args:
-        url: of an endpoint on this machine.
+        url: URL of an endpoint on this machine.
         read: returns the texts to send.
-        loads: each with a `concurrency`.
+        loads: load settings, each with a `concurrency`.
 
     Raises:
-        ServingError, ConfigError, LoadTestError: as `load_test`.
+        ServingError, ConfigError, LoadTestError: as for `load_test`.
     """
     runs = []
     with asyncio.Runner(loop_factory=precise_loop) as runner:
@@ -326,10 +326,10 @@ def closed_runs(url: str, read: Read, loads: Sequence[LoadConfig]) -> list[LoadR
 
 LONGEST_S = 8.0
 RESPONSES = 2
-"""Fewest responses to each client within the longest measurement."""
+"""Fewest responses per client within the longest measurement."""
 
 Measure = Callable[[float, float], LoadRun]
-"""(measured seconds, seconds of warm-up) -> what clients got"""
+"""(measured seconds, seconds of warm-up) -> results of the clients"""
 
 
 def closed_for_long_enough(
@@ -339,9 +339,9 @@ def closed_for_long_enough(
     warmup_s: float,
     longest_s: float = LONGEST_S,
 ) -> LoadRun:
-    """Measure clients; once more, and for longer, where each has had hardly a response.
+    """Measure clients, and once more for longer if each had hardly a response.
 
-    Of a few large batches, it is chance how many end within a second.
+    With a few large batches, the number that end within a second is random.
     """
     try:
         run = measure(duration_s, warmup_s)
@@ -353,7 +353,7 @@ def closed_for_long_enough(
 
 
 def texts_per_second(run: LoadRun) -> float:
-    """Return the throughput of clients, also where every response came after the loop's end.
+    """Return the throughput of clients, even if every response came after the loop's end.
 
     Raises:
         LoadTestError: there is no response at all.
@@ -372,24 +372,24 @@ def texts_per_second(run: LoadRun) -> float:
 
 FIRST_RATE = 16.0
 WITHIN = 0.05
-"""The rate that holds and the one that does not are this near, as a share."""
+"""Share by which the last passing and failing rates may differ."""
 
 
 def find_limit(
     probe: Callable[[float], LoadRun], slo_p99_ms: float, first_rate: float = FIRST_RATE
 ) -> Limit:
-    """Double the rate until it does not hold (or halve it until it does), then bisect.
+    """Double the rate until it fails (or halve it until it passes), then bisect.
 
     Args:
         probe: measures a rate, or raises LoadTestError.
-        slo_p99_ms: what must hold; a request without a response breaks it.
-        first_rate: where to begin.
+        slo_p99_ms: limit on the p99; a request without a response exceeds it.
+        first_rate: first rate to try.
 
     Returns:
-        The limit; a lower bound where a rate cannot be measured.
+        The limit; a lower bound if a rate cannot be measured.
 
     Raises:
-        LoadTestError: no rate holds it, or none could be measured that does.
+        LoadTestError: no rate passes, or none could be measured that does.
     """
     holds, breaks = 0.0, math.inf
     rate = first_rate
@@ -416,46 +416,46 @@ def find_limit(
 
 START_IN_S = 0.1
 TASK_S = 50e-6
-"""More than it takes to create a task."""
+"""More than the time to create a task."""
 AWAKE_S = 150e-6
 
 Send = Callable[[int], Awaitable[Outcome]]
-"""number of a request -> what came of it; all is prepared, so that it only sends and waits"""
+"""number of a request -> its outcome; requests are prepared, so it only sends and waits"""
 
 
 @dataclass(frozen=True)
 class Sample:
-    """One request, in seconds."""
+    """A request, with times in seconds."""
 
     intended_s: float
-    """Seconds from the first request's time on."""
+    """Seconds since the first request's scheduled time."""
     lag_s: float
-    """Seconds from the intended time until it was sent."""
+    """Seconds from the scheduled time until it was sent."""
     latency_s: float
-    """Seconds from the intended time until the response."""
+    """Seconds from the scheduled time until the response."""
     outcome: Outcome
 
 
 def precise_loop() -> asyncio.AbstractEventLoop:
-    """Return an event loop that wakes within microseconds; by default it is a millisecond late."""
+    """Return an event loop that wakes within microseconds; the default is a millisecond late."""
     return asyncio.SelectorEventLoop(selectors.SelectSelector())
 
 
 def arrivals(rate: float, length_s: float, seed: int) -> list[float]:
-    """Return the times of a Poisson process of `rate` a second, from 0 to `length_s`."""
+    """Return the times of a Poisson process with `rate` per second, from 0 to `length_s`."""
     draw = np.random.default_rng(seed)
     gaps = iter(lambda: float(draw.exponential(1 / rate)), None)
     return [*itertools.takewhile(lambda at: at < length_s, itertools.accumulate(gaps))]
 
 
 async def open_run(send: Send, rate: float, config: LoadConfig) -> LoadRun:
-    """Measure the latency at a rate: send a request at each of its times."""
+    """Measure the latency at a rate: send a request at each scheduled time."""
     loop = asyncio.get_running_loop()
     times_s = arrivals(rate, config.warmup_s + config.duration_s, config.seed)
     began = loop.time() + START_IN_S + len(times_s) * TASK_S
 
     async def request(number: int, intended: float) -> Sample:
-        # timers are late by so much, so the last of the wait is awake; responses are read meanwhile
+        # timers are late by this much, so the end of the wait is busy; responses are read meanwhile
         await asyncio.sleep(max(began + intended - AWAKE_S - loop.time(), 0.0))
         while loop.time() < began + intended:
             await asyncio.sleep(0)
@@ -465,13 +465,13 @@ async def open_run(send: Send, rate: float, config: LoadConfig) -> LoadRun:
 
     with _no_collections():
         async with asyncio.TaskGroup() as group:
-            # all of them before the first is sent: a new task begins later than one that wakes
+            # create all tasks before the first request: a new task starts later than a waking one
             tasks = [group.create_task(request(*each)) for each in enumerate(times_s)]
     return _run([task.result() for task in tasks], config, rate=rate)
 
 
 async def closed_run(send: Send, concurrency: int, config: LoadConfig) -> LoadRun:
-    """Measure the throughput of so many clients, each of which sends one request after another."""
+    """Measure the throughput for `concurrency` clients, each sending one request after another."""
     loop = asyncio.get_running_loop()
     began = loop.time()
     numbers = itertools.count()
@@ -495,7 +495,7 @@ async def closed_run(send: Send, concurrency: int, config: LoadConfig) -> LoadRu
 
 @contextmanager
 def _no_collections() -> Iterator[None]:
-    """Keep the garbage collector from delaying requests, which takes tens of milliseconds."""
+    """Keep the garbage collector, which takes tens of milliseconds, from delaying requests."""
     enabled = gc.isenabled()
     gc.collect()
     gc.disable()
@@ -512,7 +512,7 @@ def _run(
     rate: float | None = None,
     concurrency: int | None = None,
 ) -> LoadRun:
-    """Return the figures of a loop, its warm-up left out."""
+    """Return the figures of a loop, without its warm-up."""
     start_s, end_s = config.warmup_s, config.warmup_s + config.duration_s
     measured = [each for each in samples if start_s <= each.intended_s < end_s]
     if not measured:
@@ -523,11 +523,11 @@ def _run(
     latency_ms = np.array([1000 * each.latency_s for each in measured])
     lag_ms = np.array([1000 * each.lag_s for each in measured])
     succeeded = np.array([each.outcome == "ok" for each in measured])
-    # without interpolation, which infinity would spoil
+    # without interpolation, which fails with infinity
     lasting_ms = np.where(succeeded, latency_ms, math.inf)
     p99_ms = float(np.percentile(lasting_ms, 99, method="higher"))
     counts = Counter(each.outcome for each in measured)
-    # responses within the time, whenever they were asked for
+    # responses within the measured time, whenever they were requested
     ends = [each.intended_s + each.latency_s for each in samples if each.outcome == "ok"]
     return LoadRun(
         rate=rate,
@@ -551,10 +551,10 @@ MOST_LAG = 0.05
 
 
 def check_lag(run: LoadRun) -> LoadRun:
-    """Return a run whose requests were sent in time.
+    """Return a run if its requests were sent in time.
 
     Raises:
-        LoadTestError: they were not, so that its latencies are not those of the server.
+        LoadTestError: they were not, so its latencies are not the server's.
     """
     if run.rate is not None and run.latency and run.lag_share > MOST_LAG:
         raise LoadTestError(
@@ -568,12 +568,12 @@ def check_lag(run: LoadRun) -> LoadRun:
 
 
 PREPARED = 1000
-"""Different requests; then the first comes again."""
+"""Number of different requests; then they repeat."""
 
 
 @dataclass(frozen=True)
 class Target:
-    """A server, and the requests that it is sent."""
+    """A server, and the requests for it."""
 
     protocol: str
     model: ServedModel
@@ -586,7 +586,7 @@ class Target:
 
 
 async def _open(url: str, read: Read, config: LoadConfig, access: AccessConfig) -> Target:
-    """Connect, and prepare the requests; the first is sent to see that the server takes it."""
+    """Connect, prepare the requests, and send the first one to check that the server accepts it."""
     async with AsyncEndpoint(
         url, model=config.model, timeout_s=config.timeout_s, access=access
     ) as endpoint:
@@ -612,15 +612,15 @@ async def _open(url: str, read: Read, config: LoadConfig, access: AccessConfig) 
 
 
 MOST_CONNECTIONS = 500
-"""Fewer than the descriptors that `select` takes."""
+"""Fewer than the descriptors that `select` supports."""
 
 
 @dataclass(frozen=True)
 class Request:
-    """A request that only needs to be sent."""
+    """A prepared request, ready to be sent."""
 
     model: str
-    """Its name on the server."""
+    """Name of the model on the server."""
     body: bytes
     headers: Mapping[str, str]
 
@@ -638,10 +638,10 @@ class Sender(Protocol):
 
 
 class HttpSender:
-    """Over HTTP/1.1, a connection of aiohttp for each request that is under way."""
+    """Over HTTP/1.1, with an aiohttp connection for each request in flight."""
 
     def __init__(self, address: Address, access: Access, timeout_s: float) -> None:
-        import aiohttp  # here as below, because the clients take long to load
+        import aiohttp  # here and below, because the clients take long to import
 
         scheme = "https" if address.tls else "http"
         self.url = f"{scheme}://{address.host_and_port}/v2/models"
@@ -729,19 +729,19 @@ def _outcome(failure: Failure) -> Outcome:
 
 
 SENDERS: Mapping[str, type[Sender]] = {"http": HttpSender, "grpc": GrpcSender}
-"""By the name of the protocol."""
+"""Senders by name of the protocol."""
 
 
 WIDTH, HEIGHT, MARGIN = 560, 320, 48
 BLUE, ORANGE, GREY, BLACK = "#0072b2", "#d55e00", "#666666", "#000000"
-"""Distinct also for those who see no red or green (Okabe and Ito)."""
+"""Colours that are also distinct for red-green colour-blind people (Okabe and Ito)."""
 NINES = (0.0, 50.0, 90.0, 99.0, 99.9)
 POINTS = 60
 
 
 @dataclass(frozen=True)
 class Line:
-    """A line of a picture."""
+    """A line of a chart."""
 
     name: str
     colour: str
@@ -750,7 +750,8 @@ class Line:
 
 
 def load_svg(test: LoadTest) -> str:
-    """Draw a load test: of several rates, p50 and p99 by rate; of one, latency by percentile."""
+    """Draw a load test: for several rates, p50 and p99 over rate; for one, latency over
+    percentile."""
     runs = sorted((run for run in test.runs if run.rate is not None), key=lambda run: run.rate or 0)
     if len(runs) < 2 and not test.limit:
         return _by_percentile(test.runs[0])
@@ -772,7 +773,7 @@ def load_svg(test: LoadTest) -> str:
 
 
 def _by_percentile(run: LoadRun) -> str:
-    """Draw one run; each further nine of the percentile has the same room."""
+    """Draw a run; each further nine of the percentile has the same width."""
     succeeded = [ms for ms, came in zip(run.latency_ms, run.outcome, strict=True) if came == "ok"]
     nines = {percentile: -math.log10(1 - percentile / 100) for percentile in NINES}
     depths = np.linspace(0.0, nines[NINES[-1]], POINTS)
@@ -785,7 +786,7 @@ def _by_percentile(run: LoadRun) -> str:
 
 
 def _svg(title: str, lines: Sequence[Line], marks: Mapping[float, str]) -> str:
-    """Draw lines; `marks` are those of the horizontal axis: place -> words."""
+    """Draw lines; `marks` are those of the horizontal axis: position -> label."""
     widest = max(marks) or 1.0
     highest = max((y for line in lines for _, y in line.points), default=0.0) or 1.0
     right, bottom = WIDTH - MARGIN, HEIGHT - MARGIN

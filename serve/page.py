@@ -1,7 +1,7 @@
-"""The page of `serve --page`: its files, and a route that says what is served.
+"""The page of `serve --page`: its files, and a route that describes the served models.
 
-The browser sends texts to the door's own route of inference. The page may load, ask and be framed
-by nothing but its own origin.
+The browser sends texts to the door's own inference route. The page may load, request and be framed
+only by its own origin.
 """
 
 from __future__ import annotations
@@ -69,18 +69,18 @@ class About(Record):
 
 
 class Page:
-    """The routes.
+    """The routes of the page.
 
     Args:
-        door: whose HTTP they belong to.
-        repository: of its models.
+        door: door that the routes belong to.
+        repository: repository of its models.
     """
 
     def __init__(self, door: Door, repository: Path) -> None:
         self.door = door
         self.repository = repository
         self.known: dict[tuple[str, str], About] = {}
-        """By model and version: the files of all ancestors are checked once."""
+        """By model and version, so that the files of all ancestors are checked once."""
 
     @property
     def routes(self) -> list[BaseRoute]:
@@ -92,7 +92,7 @@ class Page:
         return Response(content, headers=HEADERS, media_type=content_type)
 
     async def about(self, request: Request) -> Response:
-        """Describe the models, the versions that answer now."""
+        """Describe the models, in the versions now served."""
         authorization = request.headers.get("authorization")
         self.door.callers.caller(authorization, connection_of(request.scope, self.door))
         known: dict[tuple[str, str], About] = {}
@@ -131,7 +131,7 @@ def _ancestor(each: Artifact | str) -> Ancestor:
     if isinstance(each, str):
         return Ancestor(name=each)
     card, name, place = each.card, each.name, each.path.parent
-    if name == "artifact" and place.name.isdecimal():  # in a version of a model
+    if name == "artifact" and place.name.isdecimal():  # in a version folder of a model
         name = f"{place.parent.name}, version {place.name}"
     suffixes = (".onnx", ".onnx.data", ".safetensors")
     sizes = [file.size_bytes for path, file in card.files.items() if path.endswith(suffixes)]

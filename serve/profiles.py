@@ -1,9 +1,9 @@
-"""Serve profiles: a file with the settings that `bertender tune` found to be the fastest.
+"""Serve profiles: files with the fastest settings found by `bertender tune`.
 
-`bertender serve --profile FILE` takes them where no option sets them. What they were measured on is
-in the file too: the processor, the cores that a process may use (affinity and quota), the runtime
-and its version, and the shape of the model. A model that is trained again costs the same
-computation, and may use the profile of the one before.
+`bertender serve --profile FILE` uses them for options that are not set. The file also has the
+conditions of the measurement: the processor, the usable cores (affinity and quota), the runtime and
+its version, and the shape of the model. A retrained model has the same computation, and can use the
+earlier profile.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Settings = TypeVar("Settings", bound=LocalServeConfig)
 
 
 class ModelShape(Record):
-    """What the computation of a model depends on, besides its weights."""
+    """The shape of a model: all that its computation depends on, besides its weights."""
 
     family: str
     precision: str
@@ -47,7 +47,7 @@ class ModelShape(Record):
 
 
 class MachineKey(Record):
-    """A machine as far as it decides which settings are fast, and the runtime there."""
+    """The parts of a machine that determine fast settings, and its runtime."""
 
     cpu_model: str = Field(description="and its widest instructions")
     cores: int = Field(description="that a process may use, by affinity and quota")
@@ -57,7 +57,7 @@ class MachineKey(Record):
 
     @classmethod
     def of_this_machine(cls, runtime: str) -> Self:
-        row = RUNTIMES.get(runtime)  # none for a backend of Triton
+        row = RUNTIMES.get(runtime)  # None for a Triton backend
         return cls(
             cpu_model=processor_here(),
             cores=usable_cores(),
@@ -68,7 +68,7 @@ class MachineKey(Record):
 
 
 class TunedSettings(Record):
-    """The settings of `bertender serve` that a profile has."""
+    """The settings of `bertender serve` in a profile."""
 
     runtime: ServedRuntimeName = ServeConfig().runtime
     instances: int = ServeConfig().instances
@@ -78,7 +78,7 @@ class TunedSettings(Record):
 
     @property
     def options(self) -> str:
-        """The options of `bertender serve` for them; empty where all are its defaults."""
+        """The options of `bertender serve` for these settings; empty if all are defaults."""
         defaults = ServeConfig()
         return " ".join(
             f"--{name.replace('_', '-')} {value}"
@@ -88,7 +88,8 @@ class TunedSettings(Record):
 
 
 class ServeProfile(Record):
-    """The chosen settings, and what they were measured on; figures in the file are not read."""
+    """The chosen settings, and the conditions of their measurement; figures in the file are
+    ignored."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -102,7 +103,7 @@ class ServeProfile(Record):
         """Read a profile.
 
         Raises:
-            ConfigError: the file cannot be read, or holds none.
+            ConfigError: the file cannot be read, or is not a profile.
         """
         try:
             return cls.model_validate_json(path.read_bytes())
@@ -117,7 +118,7 @@ class ServeProfile(Record):
         )
 
     def differences(self, card: Card, runtime: str) -> Iterator[str]:
-        """Yield what differs between what it was measured on and a model on this machine."""
+        """Yield the differences between the measured conditions and a model on this machine."""
         here = (*MachineKey.of_this_machine(runtime), *ModelShape.of_card(card))
         for (name, measured), (_, value) in zip((*self.machine, *self.model), here, strict=True):
             if measured != value:
@@ -125,16 +126,16 @@ class ServeProfile(Record):
 
 
 def with_profile(config: Settings, cards: Sequence[Card]) -> tuple[Settings, str]:
-    """Return settings with those of a profile that are not explicit, and a line that says which.
+    """Return settings completed from a profile where they are not explicit, and a line about it.
 
-    A profile that was measured on another machine, runtime or model is named in a warning.
+    A warning names a profile measured on another machine, runtime or model.
 
     Args:
-        config: without a profile, it is returned as it is, and an empty line.
-        cards: of the artifacts to serve.
+        config: settings; without a profile, they are returned unchanged, with an empty line.
+        cards: cards of the artifacts to serve.
 
     Raises:
-        ConfigError: the profile cannot be read, or its settings conflict with the explicit ones.
+        ConfigError: the profile cannot be read, or its settings conflict with explicit ones.
     """
     if config.profile is None:
         return config, ""

@@ -1,7 +1,7 @@
-"""`bertender tune`: which settings of `serve` are the fastest on this machine.
+"""`bertender tune`: find the settings of `serve` that are fastest on this machine.
 
-Settings are served in turns, each once a round, under the same loads. The fastest that is faster
-than the default beyond chance is chosen, once fresh rounds have confirmed it.
+Settings are served in turns, each once per round, under the same loads. The fastest setting that
+beats the default beyond chance is chosen, if fresh rounds confirm it.
 """
 
 from __future__ import annotations
@@ -57,13 +57,13 @@ class Setting:
     summary: str
     settings: TunedSettings
     counted: str = ""
-    """The one of them that is larger with more cores: one for every `cores_each`."""
+    """Name of the setting that grows with the cores: one per `cores_each`."""
     cores_each: int = 1
     least_cores: int = 1
-    """With fewer, it is the same as another row."""
+    """With fewer cores, it is the same as another row."""
 
     def of_cores(self, cores: int, runtime: str = DEFAULT_RUNTIME) -> TunedSettings:
-        """Return the settings where a process may use so many cores."""
+        """Return the settings for this many cores."""
         counted = {self.counted: cores // self.cores_each} if self.counted else {}
         return self.settings.model_copy(update={**counted, "runtime": runtime})
 
@@ -116,11 +116,11 @@ SETTINGS = Table(
         ),
     },
 )
-"""The first is what the others are compared with."""
+"""The first row is the default that the others are compared with."""
 
 
 class Cell(Record):
-    """Results of a load in a round."""
+    """Results for a load in a round."""
 
     concurrency: int
     texts_per_request: int
@@ -137,12 +137,12 @@ class Objective:
 
     summary: str
     holds_p99: bool = False
-    """Only loads whose p99 holds count."""
+    """Whether only loads within the p99 limit count."""
 
     def score(self, cells: Sequence[Cell], slo_p99_ms: float) -> float:
-        """Return texts/s: of each size of requests the best load, of these the geometric mean.
+        """Return texts/s: the best load for each request size, then the geometric mean over sizes.
 
-        0 where no load counts for some size.
+        0 if no load counts for some size.
         """
         best = {cell.texts_per_request: 0.0 for cell in cells}
         for cell in cells:
@@ -162,27 +162,26 @@ TUNE_OBJECTIVES = Table(
         ),
     },
 )
-"""What makes a setting better than another."""
+"""Measures for comparing settings."""
 
 T_975: Mapping[int, float] = {
     **{3: 4.303, 4: 3.182, 5: 2.776, 6: 2.571, 7: 2.447, 8: 2.365, 9: 2.306, 10: 2.262},
     **{11: 2.228, 12: 2.201, 13: 2.179, 14: 2.160, 15: 2.145, 16: 2.131, 17: 2.120},
     **{18: 2.110, 19: 2.101, 20: 2.093},
 }
-"""Rounds -> the 97.5th percentile of Student's t with one degree of freedom less, from tables: the
+"""Rounds -> 97.5th percentile of Student's t with one degree of freedom less, from tables: the
 extra `serve` has no scipy."""
 
 LEAST_ROUNDS, MOST_ROUNDS = min(T_975), max(T_975)
 
 
 def mean_over_rounds(values: Sequence[float]) -> Speedup:
-    """Return the mean of a value of each round, with the 95 % interval of Student's t.
+    """Return the mean of one value per round, with the 95 % interval of Student's t.
 
-    Each round starts its servers anew, so that the interval holds what differs from one process to
-    the next.
+    Each round starts its servers anew, so that the interval includes differences between processes.
 
     Args:
-        values: of LEAST_ROUNDS to MOST_ROUNDS rounds.
+        values: values of LEAST_ROUNDS to MOST_ROUNDS rounds.
     """
     mean = statistics.fmean(values)
     half = T_975[len(values)] * statistics.stdev(values) / math.sqrt(len(values))
@@ -190,11 +189,11 @@ def mean_over_rounds(values: Sequence[float]) -> Speedup:
 
 
 def ratio_over_rounds(references: Sequence[float], candidates: Sequence[float]) -> Speedup:
-    """Return how many times a candidate's score is the reference's: the geometric mean over rounds.
+    """Return the ratio of a candidate's score to the reference's: the geometric mean over rounds.
 
     Args:
         references: scores above 0, one for each of LEAST_ROUNDS to MOST_ROUNDS rounds.
-        candidates: of the same rounds.
+        candidates: scores in the same rounds.
     """
     logs = [math.log(ours / theirs) for theirs, ours in zip(references, candidates, strict=True)]
     ends = {name: math.exp(value) for name, value in mean_over_rounds(logs)}
@@ -202,7 +201,7 @@ def ratio_over_rounds(references: Sequence[float], candidates: Sequence[float]) 
 
 
 TIMEOUT_S = 120.0
-"""Of a request: a slow model on a slow machine is tuned, too."""
+"""Timeout of a request, long enough for a slow model on a slow machine."""
 
 Positive = Annotated[int, Field(ge=1, le=500)]
 Counts = Annotated[tuple[Positive, ...], BeforeValidator(parts_of), Field(min_length=1)]
@@ -215,7 +214,7 @@ def _known(names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 class TuneConfig(TextsConfig):
-    """What is tried, under which load, and what makes it better."""
+    """Settings to try, their loads, and the measure to compare them."""
 
     panel: ClassVar[str] = "Load"
     main: ClassVar[tuple[str, ...]] = ("settings", "objective", "slo_p99_ms", "rounds", "runtime")
@@ -255,7 +254,7 @@ class TuneConfig(TextsConfig):
     )
 
     def loads(self) -> list[LoadConfig]:
-        """Return the loads of a round, each of which a setting gets."""
+        """Return the loads of a round, all of which each setting gets."""
         return [
             LoadConfig(
                 concurrency=concurrency,
@@ -270,7 +269,7 @@ class TuneConfig(TextsConfig):
         ]
 
     def tried(self, cores: int) -> tuple[str, ...]:
-        """Return the settings to try with so many cores, the default first."""
+        """Return the settings to try with this many cores, the default first."""
         names = dict.fromkeys((DEFAULT_SETTING, *self.settings))
         return tuple(name for name in names if SETTINGS[name].least_cores <= cores)
 
@@ -300,14 +299,14 @@ class Tried(Record):
 
 
 class Choice(Record):
-    """A row of SETTINGS, and a sentence that says why."""
+    """A row of SETTINGS, and a sentence with the reason."""
 
     setting: str
     reason: str
 
 
 class TuneResult(ServeProfile):
-    """The profile of the settings that were chosen, and every measurement of those tried."""
+    """The profile of the chosen settings, and all measurements of the tried ones."""
 
     tried: tuple[Tried, ...] = Field(description="the default of `serve` first")
     fresh: tuple[Tried, ...] = Field(
@@ -329,19 +328,19 @@ def tune(
 ) -> TuneResult:
     """Measure every setting on the real server, and return the best as a profile.
 
-    Settings are served in turns, each once a round, in an order that is drawn anew. The fastest and
-    the default then have as many rounds once more, which confirm the choice or not.
+    Settings are served in turns, each once per round, in a random order. Then the fastest and the
+    default have as many rounds again, which confirm the choice or not.
 
     Args:
         artifact: an ONNX classifier.
-        read: returns the texts to send, for so many texts that the model reads at once.
-        config: what to try, and how.
-        out: the file to write; an interrupted run with the same one continues where it was.
+        read: returns the texts to send, given how many the model reads at once.
+        config: settings to try, and loads.
+        out: file to write; an interrupted run with the same file continues.
 
     Raises:
-        MachineBusyError: other work disturbs the figures, and the config allows no noisy ones.
-        ServingError: the server of the default does not start; another setting whose server does
-            not has no score, and the reason.
+        MachineBusyError: other work disturbs the figures, and the config does not allow noisy ones.
+        ServingError: the server with the default does not start; other settings whose server does
+            not start have no score, but the reason.
     """
     check_installed(config.runtime)
     check_suits(config.runtime, artifact)
@@ -381,40 +380,40 @@ def tune(
 
 
 NOT_MEASURED = ("settings", "objective", "slo_p99_ms", "rounds")
-"""Settings of `tune` that change which visits there are, or what is made of them: not a visit."""
+"""Settings of `tune` that affect the number or the use of visits, but not a visit."""
 
 
 def _conditions(
     artifact: Artifact, texts: Sequence[Example], machine: MachineKey, config: TuneConfig
 ) -> str:
-    """Return a digest of all that a visit depends on."""
+    """Return a digest of everything that a visit depends on."""
     measured = config.model_dump(mode="json", exclude=set(NOT_MEASURED))
     values = [artifact.digest, machine.model_dump(mode="json"), measured, texts]
     return hashlib.sha256(json.dumps(values).encode()).hexdigest()
 
 
 class Visits(Record):
-    """The file of `SavedVisits`."""
+    """The content of the file of `SavedVisits`."""
 
     conditions: str
     visits: tuple[Visit, ...] = ()
 
 
 class SavedVisits:
-    """The visits of a run that has not ended, from which the same command continues.
+    """The visits of an unfinished run, from which the same command continues.
 
-    Without a file, they are kept as long as the run.
+    Without a file, they are kept only during the run.
     """
 
     def __init__(self, path: Path | None, conditions: str, visits: Sequence[Visit] = ()) -> None:
         self.path = path
         self.conditions = conditions
         self.by_place = {(each.setting, each.round): each for each in visits}
-        """Name of a setting and number of a round -> the visit."""
+        """Name of a setting and number of a round -> visit."""
 
     @classmethod
     def load(cls, path: Path | None, conditions: str) -> Self:
-        """Return what an earlier run has saved; nothing where it is of other conditions."""
+        """Return the visits saved by an earlier run; empty if its conditions differ."""
         if path is None:
             return cls(path, conditions)
         try:
@@ -442,7 +441,7 @@ class SavedVisits:
 
 @dataclass
 class Measuring:
-    """Measures settings in turns; a server that cannot start is noted."""
+    """Measures settings in turns, and records servers that cannot start."""
 
     artifact: Artifact
     texts: Sequence[Example]
@@ -450,17 +449,18 @@ class Measuring:
     cores: int
     saved: SavedVisits
     failures: dict[str, str] = field(default_factory=dict)
-    """Name of a setting that could not be served -> why; a run that continues tries it again."""
+    """Name of a setting that could not be served -> reason; a continued run tries it again."""
 
     def rows(self, names: Sequence[str], first_round: int) -> tuple[list[Tried], list[Visit]]:
-        """Visit every setting in every round, each round in an order of its own.
+        """Visit every setting in every round, each round in its own order.
 
         Visits of an earlier run are not repeated.
 
         Raises:
-            ServingError: the server of the default cannot start, or ends, twice. Another setting
-                whose server does so is left out.
-            MachineBusyError: other work disturbs the figures, and the config allows no noisy ones.
+            ServingError: the server with the default cannot start, or ends, twice. Other settings
+                whose server does so are left out.
+            MachineBusyError: other work disturbs the figures, and the config does not allow noisy
+                ones.
         """
         draw = random.Random(self.config.seed + first_round)  # noqa: S311 - an order, no secret
         rounds = range(first_round, first_round + self.config.rounds)
@@ -483,7 +483,8 @@ class Measuring:
         return tried(scores_of(visits, names, self.config), self.failures), visits
 
     def _visit(self, name: str, number: int) -> Visit:
-        """Make a visit, or make it again: a port is taken in between, or a start is slow once."""
+        """Visit, with one repetition, as another process may take a port, or a start may be
+        slow."""
         settings = SETTINGS[name].of_cores(self.cores, self.config.runtime)
         place = (name, number)
         try:
@@ -505,15 +506,15 @@ def visit(
     """Serve an artifact with some settings on free ports, and measure every load.
 
     Args:
-        artifact: what to serve.
-        texts: what to send.
-        config: the loads.
-        place: the name of the settings, and the round.
-        settings: of the server.
+        artifact: artifact to serve.
+        texts: texts to send.
+        config: settings with the loads.
+        place: name of the settings, and number of the round.
+        settings: settings of the server.
 
     Raises:
         ServingError: the server does not start.
-        MachineBusyError: other work disturbs the figures, and the config allows no noisy ones.
+        MachineBusyError: other work disturbs the figures, and the config does not allow noisy ones.
     """
     from serve.server.server import serving
 
@@ -521,7 +522,7 @@ def visit(
     with serving(artifact, served) as server:
         meter = LoadMeter()
         runs = closed_runs(server.http_url, lambda columns, problem: texts, config.loads())
-        load = meter.load  # while the server is there: its time is not other work
+        load = meter.load  # while the server runs, so that its time is not other work
     check_load(load, config.noisy)
     cells = tuple(
         Cell(
@@ -542,7 +543,7 @@ Scores = Mapping[str, Sequence[float]]
 
 
 def scores_of(visits: Sequence[Visit], names: Sequence[str], config: TuneConfig) -> Scores:
-    """Return the scores of settings, in the order of the rounds."""
+    """Return the scores of settings, in the order of rounds."""
     objective = TUNE_OBJECTIVES[config.objective]
     ordered = sorted(visits, key=lambda visit: visit.round)
     return {
@@ -556,7 +557,7 @@ def scores_of(visits: Sequence[Visit], names: Sequence[str], config: TuneConfig)
 
 
 def tried(scores: Scores, failures: Mapping[str, str]) -> list[Tried]:
-    """Return the settings in their order; those that failed (name -> why) have no score."""
+    """Return the settings in order; failed ones (name -> reason) have no score."""
     rows = []
     default = scores[DEFAULT_SETTING]
     for name, own in scores.items():
@@ -577,7 +578,7 @@ def tried(scores: Scores, failures: Mapping[str, str]) -> list[Tried]:
 
 
 def choose(rows: Sequence[Tried], config: TuneConfig) -> Choice:
-    """Return the fastest setting that is faster than the default beyond chance, or the default."""
+    """Return the fastest setting that beats the default beyond chance, or the default."""
     faster = [row for row in rows if row.against_default and row.against_default.low > 1]
     if faster:
         best = max(faster, key=lambda row: row.texts_per_second or 0.0)
@@ -608,15 +609,16 @@ def choose(rows: Sequence[Tried], config: TuneConfig) -> Choice:
 def confirmed(
     choice: Choice, rows: Sequence[Tried], fresh: Sequence[Tried], config: TuneConfig
 ) -> Choice:
-    """Return what fresh rounds say of a chosen setting: their ratio, or that the default stays.
+    """Return the verdict of fresh rounds on a chosen setting: their ratio, or that the default
+    stays.
 
-    The rounds that chose a setting flatter it: it is the best of several there, by chance too.
+    The rounds for the choice flatter the chosen setting, which was partly best by chance.
 
     Args:
-        choice: a setting, not the default.
-        rows: all settings in the rounds that chose it, the default first.
-        fresh: the default and that setting, in rounds that had no part in the choice.
-        config: as for the choice.
+        choice: a setting other than the default.
+        rows: all settings in the rounds for the choice, the default first.
+        fresh: the default and the chosen setting, in rounds that were not used for the choice.
+        config: settings of the choice.
     """
     again = choose(fresh, config)
     own = fresh[-1]
@@ -624,7 +626,7 @@ def confirmed(
         reason = f"{again.reason}, in rounds that did not choose it"
         return again.model_copy(update={"reason": reason})
     if rows[0].texts_per_second is None and own.texts_per_second is not None:
-        # the default has missed the p99 before, whatever it did by chance since
+        # the default has exceeded the p99 limit before, whatever happened by chance since
         return choice
     if own.failure:
         doubt = "it could not be served"

@@ -1,8 +1,8 @@
-"""The wire format: names, texts to and from arrays of bytes (batch, texts), and tensors as bytes.
+"""The wire format: names, texts to and from byte arrays (batch, texts), and tensors as bytes.
 
-The bytes of a tensor are those of the Open Inference Protocol's binary forms (`raw_input_contents`
-of gRPC, the binary part of an HTTP body): values in rows, little endian; each value of BYTES has
-its length before it, in 4 bytes.
+The bytes of a tensor are in the Open Inference Protocol's binary forms (`raw_input_contents` in
+gRPC, the binary part of an HTTP body): values in row-major order, little endian; each value of
+BYTES is preceded by its length, in 4 bytes.
 
 https://github.com/kserve/open-inference-protocol
 """
@@ -24,45 +24,44 @@ from bertender.core.errors import DataError
 from bertender.text.batch import Example, is_blank
 
 MODEL_NAME = "classifier"
-"""Name of the served model where no other is set."""
+"""Default name of the served model."""
 
 CANDIDATE_SUFFIX = "-candidate"
-"""Ends the name of a model that may take the place of the one without it."""
+"""Suffix for a model that may replace the one without the suffix."""
 
 ENCODER_NAME = "classifier-encoder"
-"""The Triton model that runs the graph where the Python backend does not."""
+"""The Triton model that runs the graph if the Python backend does not."""
 
 ENCODER_OUTPUT = "logits"
 """Output of that model."""
 
 ADMIN_HEADER = "bertender-admin-token"
-"""Header of HTTP, and key of gRPC's metadata, with the administrator's token."""
+"""HTTP header, and gRPC metadata key, with the administrator's token."""
 GRPC_ADMIN_HEADER = f"triton-grpc-protocol-{ADMIN_HEADER}"
-"""The key as Triton and its clients have it."""
+"""The metadata key as used by Triton and its clients."""
 
 WORKSPACE_VARIABLE = "BERTENDER_SERVE_WORKSPACE"
 """Environment variable with the folder of a stub's server."""
 
 CANDIDATE_PREFIX = "candidate-"
-"""Begins the names of a stub's notes there. The supervisor imports nothing, and repeats them."""
+"""Prefix of a stub's notes there. The supervisor imports nothing, and repeats these names."""
 
 TEXT, TEXT_PAIR, CHOICE = "TEXT", "TEXT_PAIR", "CHOICE_{}"
 
 PASSAGES = "PASSAGES"
-"""An input with any number of texts a row; a row with fewer than others ends in empty ones."""
+"""An input with any number of texts per row; shorter rows are padded with empty texts."""
 
 MOST_PASSAGES = 4096
-"""Of a row."""
+"""Most passages of a row."""
 
 WATCH_CALLER = "bertender watch"
-"""Whose requests see whether the model answers; a full queue has room for them. No key has a space
-in its name."""
+"""Caller of the watch's probes; they have room in a full queue. No key has a space in its name."""
 
 TRUNCATE = "truncate"
-"""Parameter of a request, true or false: cut texts that are longer than the model's input."""
+"""Parameter of a request, true or false: truncate texts that exceed the model's input."""
 
 TRUNCATED = "TRUNCATED"
-"""Output of a request that asks for truncation: which of its texts were cut, bool (batch, 1)."""
+"""Output if a request asks for truncation: which of its texts were truncated, bool (batch, 1)."""
 
 ABSTAINED = "ABSTAINED"
 """Output of a server with --abstain-below: which texts are less probable, bool (batch, 1)."""
@@ -72,24 +71,24 @@ ROW = re.compile(
     rf"(?:({TEXT}|{TEXT_PAIR}|{PASSAGES}|{CHOICE.format('[0-9]+')}) )?row (\d+) (.*)",
     re.DOTALL,
 )
-"""How a message names a row of a request, and what is wrong with it: at its beginning, since a
-library's error, such as one of a failing model, may speak of rows, too."""
+"""Form of a message about a row of a request; matched only at its beginning, since other errors,
+such as those of a failing model, may also speak of rows."""
 
 BytesArray = npt.NDArray[np.object_]
 
 
 @dataclass(frozen=True)
 class RowRefusal:
-    """The row of a request that cannot be used, by its number in the request."""
+    """A row of a request that cannot be used, by its index in the request."""
 
     row: int
     column: int | None
-    """The text that is at fault; None where it is the row as a whole."""
+    """The faulty text; None if the row as a whole is faulty."""
     reason: str
 
 
 def row_in(message: str) -> RowRefusal | None:
-    """Return the row that an error message names, of the client or of the server; None for none."""
+    """Return the row that an error of client or server is about, or None."""
     if (match := ROW.search(message)) is None:
         return None
     name, row, reason = match.groups()
@@ -101,8 +100,8 @@ def row_in(message: str) -> RowRefusal | None:
 
 
 def input_names(text_columns: int, has_list: bool = False) -> tuple[str, ...]:
-    """Return the names of the inputs for a text, a pair, a question and its choices, or a query
-    and a list of passages."""
+    """Return the input names for a text, a pair, a question and its choices, or a query and a list
+    of passages."""
     if has_list:
         return (TEXT, PASSAGES)
     if text_columns <= len((TEXT, TEXT_PAIR)):
@@ -111,18 +110,18 @@ def input_names(text_columns: int, has_list: bool = False) -> tuple[str, ...]:
 
 
 def width_of(name: str) -> int:
-    """Return how many texts a row of an input has; -1 for any number."""
+    """Return the number of texts per row of an input; -1 for any number."""
     return -1 if name == PASSAGES else 1
 
 
 def to_arrays(
     examples: Sequence[Example], text_columns: int, has_list: bool = False
 ) -> list[BytesArray]:
-    """Return one array (batch, 1) of UTF-8 bytes for each text column; or, where an example ends in
-    a list of texts, one for the first and one (batch, passages) for the list.
+    """Return an array (batch, 1) of UTF-8 bytes for each text column; or, if an example ends in a
+    list of texts, one for the first text and one (batch, passages) for the list.
 
     Raises:
-        DataError: an example has too few or too many texts, or a text is empty or no Unicode.
+        DataError: an example has too few or too many texts, or a text is empty or not Unicode.
     """
     if has_list:
         return _with_lists(examples)
@@ -159,7 +158,7 @@ def _with_lists(examples: Sequence[Example]) -> list[BytesArray]:
 
 
 def check_passages(row: int, count: int) -> None:
-    """Raise DataError for more passages than a row may have."""
+    """Raise DataError if a row has too many passages."""
     if count > MOST_PASSAGES:
         raise DataError(
             f"{PASSAGES} row {row} has {count} texts, allowed {MOST_PASSAGES}. Send several "
@@ -179,7 +178,7 @@ def _encoded(name: str, row: int, text: str) -> bytes:
 
 
 def listed(values: Sequence[bytes]) -> Sequence[bytes]:
-    """Return the texts of a row of PASSAGES, without the empty ones at its end; one stays."""
+    """Return the texts of a row of PASSAGES without padding, but at least one."""
     last = next((place for place in range(len(values), 1, -1) if values[place - 1]), 1)
     return values[:last]
 
@@ -223,29 +222,29 @@ PARAMETER_TYPES: Mapping[str, tuple[tuple[type, ...], str]] = {
     "number": ((int,), "a whole number"),
     "abandon": ((int,), "a whole number"),
 }
-"""Field of `Wishes` -> the types of its values, and how an error names them."""
+"""Field of `Wishes` -> types of its values, and their name in errors."""
 
 
 @dataclass(frozen=True)
 class Wishes:
-    """Parameters of a request: the first is a client's, the others are the door's."""
+    """Parameters of a request: the first is the client's, the others are the door's."""
 
     truncate: bool = False
     caller: str = ""
-    """Whose turn it takes."""
+    """Name of the caller whose turn it takes."""
     wait_ms: float | None = None
-    """Longest wait in the queue; None for that of the server."""
+    """Longest wait in the queue; None for the server's."""
     number: int = 0
-    """By which it can be abandoned; 0 where it cannot."""
+    """Number for abandoning it; 0 if it cannot be abandoned."""
     abandon: int = 0
-    """Number of the request that this one is about: nothing more of that need run."""
+    """Number of a request to abandon: the rest of it need not run."""
 
     @classmethod
     def parse(cls, parameters: str) -> Self:
-        """Read a request's parameters from JSON; others than these are ignored.
+        """Read a request's parameters from JSON, ignoring others.
 
         Raises:
-            DataError: one of them is not of its type.
+            DataError: one of them has a wrong type.
         """
         values = json.loads(parameters or "{}")
         known = {name: values[name] for name in PARAMETER_TYPES if name in values}
@@ -260,7 +259,7 @@ def to_text(name: str, row: int, value: bytes, max_text_bytes: int | None = None
     """Return the text of a row, from its bytes.
 
     Raises:
-        DataError: it is empty, too long or not UTF-8; the message names input and row.
+        DataError: the text is empty, too long or not UTF-8; the message names input and row.
     """
     if max_text_bytes is not None and len(value) > max_text_bytes:
         raise DataError(
@@ -292,7 +291,7 @@ DATATYPES: Mapping[str, str] = {
     "FP32": "<f4",
     "FP64": "<f8",
 }
-"""Datatypes of the protocol, besides BYTES, and numpy's names for them."""
+"""The protocol's datatypes besides BYTES, and numpy's names for them."""
 BYTES = "BYTES"
 LENGTH = struct.Struct("<I")
 
@@ -309,17 +308,17 @@ class Tensor:
 
     @classmethod
     def of_array(cls, name: str, array: npt.NDArray[Any]) -> Tensor:
-        """Make one of a numpy array; an array of objects holds bytes."""
+        """Make a tensor from a numpy array; an array of objects contains bytes."""
         if array.dtype == np.object_:
             return cls(name, BYTES, array.shape, joined(array.reshape(-1).tolist()))
         datatype = next(key for key, dtype in DATATYPES.items() if np.dtype(dtype) == array.dtype)
         return cls(name, datatype, array.shape, np.ascontiguousarray(array).tobytes())
 
     def array(self) -> npt.NDArray[Any]:
-        """Return the values as a numpy array; those of BYTES as objects.
+        """Return the values as a numpy array; BYTES as objects.
 
         Raises:
-            ValueError: the bytes are more or fewer than the shape says.
+            ValueError: the number of bytes does not match the shape.
         """
         if self.datatype != BYTES:
             return np.frombuffer(self.data, np.dtype(DATATYPES[self.datatype])).reshape(self.shape)
@@ -329,7 +328,7 @@ class Tensor:
 
 
 def joined(values: Iterable[bytes]) -> bytes:
-    """Return the bytes of a tensor of BYTES."""
+    """Return the bytes of a BYTES tensor, given its values."""
     parts: list[bytes] = []
     for value in values:
         parts += (LENGTH.pack(len(value)), value)
@@ -337,10 +336,10 @@ def joined(values: Iterable[bytes]) -> bytes:
 
 
 def split(data: bytes, count: int) -> Sequence[bytes]:
-    """Return the values of a tensor of BYTES.
+    """Return the values of a BYTES tensor.
 
     Raises:
-        ValueError: there are more or fewer values than `count`, or one ends beyond the data.
+        ValueError: there are more or fewer values than `count`, or one extends beyond the data.
     """
     values: list[bytes] = []
     place = 0

@@ -84,7 +84,7 @@ class ServedModel:
         self.large_lanes = lanes
         kinds = [False] * lanes + [True] * bool(queue.small_tokens)
         self.lanes = [
-            threading.Thread(target=or_end, args=(self._work, small), name="lane", daemon=True)
+            threading.Thread(target=run_or_exit, args=(self._work, small), name="lane", daemon=True)
             for small in kinds
         ]
         for lane in self.lanes:
@@ -108,7 +108,7 @@ class ServedModel:
         request = Request((), respond, is_cancelled=is_cancelled)
         if wishes.abandon:
             self.abandon(wishes.abandon)
-            or_end(respond, CANCELLED)  # the client has gone; metrics do not count it
+            run_or_exit(respond, CANCELLED)  # the client has gone; metrics do not count it
             return
         try:
             texts = from_arrays(inputs, self.max_text_bytes, self.classifier.problem.takes_list)
@@ -138,7 +138,7 @@ class ServedModel:
         if request not in refused:
             characters = sum(sum(map(len, example)) for example in request.examples)
             if characters > CHARACTERS_AT_ONCE:
-                self.reader.submit(or_end, self._tokenise, request)
+                self.reader.submit(run_or_exit, self._tokenise, request)
             else:
                 self._tokenise(request)
 
@@ -297,10 +297,10 @@ class ServedModel:
     def refuse(self, request: Request, refusal: Refusal, reason: str | None = None) -> None:
         """Respond to a request with an error; `reason` is for the metrics."""
         self.tally.rejection(reason or REASONS[refusal.code])
-        or_end(request.respond, refusal)
+        run_or_exit(request.respond, refusal)
 
 
-def or_end(function: Callable[..., None], *arguments: Any) -> None:
+def run_or_exit(function: Callable[..., None], *arguments: Any) -> None:
     """Call a function; an error ends the process, since a client would otherwise wait for ever. The
     supervisor reports the end."""
     try:

@@ -1,7 +1,7 @@
-"""The door as a process of its own: python -m serve.door START, a file as `server.Start`.
+"""The door as a separate process: python -m serve.door START, a file of `server.Start`.
 
-It reports at a pipe: its ports once it is ready, and an error that ends it. It ends on SIGTERM, and
-when its standard input closes, as it does when the owner is killed.
+It reports through a pipe: its ports once it is ready, or the error that ends it. It ends on
+SIGTERM, and when its standard input closes, which also happens if the owner is killed.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""API keys: who calls, how many tokens a second a key has, and whose turn a request takes.
+"""API keys: who calls, the tokens per second of a key, and whose turn a request takes.
 
-The file of keys has a row for each: a name, the SHA-256 of the key in hexadecimal digits, and,
-where it is limited, tokens a second. Keys are random (`new_key`), so a digest does not reveal its
-key. The file is read again when it changes.
+The file of keys has a row for each key: a name, the SHA-256 of the key in hexadecimal digits, and
+optionally a limit in tokens per second. Keys are random (`new_key`), so a digest does not reveal
+its key. The file is read again when it changes.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ MOST_KEY_CHARACTERS = 4096
 NAME = re.compile(r"[A-Za-z0-9_.@-]{1,64}")
 DIGEST = re.compile(r"[0-9a-f]{64}")
 LOOK_AGAIN_S = 1.0
-"""Between two looks at whether the file of keys has changed."""
+"""Seconds between checks whether the file of keys has changed."""
 BEARER = "bearer "
 
 
 @dataclass
 class Key:
-    """A row of the file of keys, and the tokens left to its holder."""
+    """A row of the file of keys, and its remaining tokens."""
 
     name: str
     tokens_per_second: float | None = None
     balance: float = 0.0
-    """Tokens left; while they are below 0, requests are refused."""
+    """Remaining tokens; below 0, requests are refused."""
     since: float = 0.0
 
     def admit(self, now: float) -> None:
-        """Raise RefusedError where the key has used up its tokens."""
+        """Raise RefusedError if the key has used up its tokens."""
         if self.tokens_per_second is None:
             return
         rate = self.tokens_per_second
@@ -57,7 +57,7 @@ class Key:
             )
 
     def charge(self, tokens: int) -> None:
-        """Take the tokens of a request, possibly more than are left."""
+        """Subtract the tokens of a request, possibly more than are left."""
         if self.tokens_per_second is not None:
             self.balance -= tokens
 
@@ -75,7 +75,7 @@ class Callers:
     """The keys that open the door.
 
     Args:
-        file: the keys; None lets everybody in.
+        file: file of keys; None lets everybody in.
         clock: returns seconds.
 
     Raises:
@@ -100,7 +100,7 @@ class Callers:
                 )
 
     def caller(self, authorization: str | None, connection: str) -> Caller:
-        """Return the sender of a request, by its header Authorization.
+        """Return the sender of a request, given its header Authorization.
 
         Raises:
             RefusedError: UNAUTHORIZED: no known key; TOO_MANY: the key has used up its tokens.
@@ -121,8 +121,8 @@ class Callers:
         return Caller(key.name, key)
 
     def _read_again(self, file: Path) -> None:
-        """Read a changed file, without rows that have errors, so that a removed row always revokes
-        its key. A file that cannot be read changes nothing."""
+        """Read a changed file, skipping rows with errors, so that a removed row always revokes its
+        key. If the file cannot be read, nothing changes."""
         now = self.clock()
         if now - self.looked_at < LOOK_AGAIN_S:
             return
@@ -130,7 +130,7 @@ class Callers:
         try:
             if (stamp := _stamp(file)) == self.stamp:
                 return
-            self.stamp = stamp  # each error is logged once
+            self.stamp = stamp  # logs each error once
             faults: list[str] = []
             fresh = read_keys(file, faults)
         except ConfigError as error:
@@ -161,7 +161,7 @@ def new_key(name: str, tokens_per_second: float | None = None) -> tuple[str, str
     """Return a random key, and the row of the file of keys for it.
 
     Raises:
-        ConfigError: the name cannot be in a row.
+        ConfigError: the name is not valid in a row.
     """
     if not NAME.fullmatch(name):
         raise ConfigError(f"name {name!r}: write 1 to 64 letters, digits or _ . @ -.")
@@ -171,10 +171,10 @@ def new_key(name: str, tokens_per_second: float | None = None) -> tuple[str, str
 
 
 def append_row(file: Path, row: str) -> None:
-    """Append a row to a file of keys; a new file is readable by this user alone.
+    """Append a row to a file of keys; a new file is readable only by this user.
 
     Raises:
-        ConfigError: it cannot be written, or has a row of the name already.
+        ConfigError: the file cannot be written, or already has a row of this name.
     """
     name, _, *_ = row.split()
     if file.exists() and name in {key.name for key in read_keys(file).values()}:
@@ -191,11 +191,12 @@ def read_keys(file: Path, faults: list[str] | None = None) -> dict[str, Key]:
     """Return the keys in a file, by their digests.
 
     Args:
-        file: the keys.
-        faults: rows with an error are left out and described here; by default they are errors.
+        file: file of keys.
+        faults: list for descriptions of rows with errors, which are then skipped; by default errors
+            are raised.
 
     Raises:
-        ConfigError: it cannot be read, or a row has an error.
+        ConfigError: the file cannot be read, or a row has an error.
     """
     try:
         lines = file.read_text(encoding="utf-8").splitlines()

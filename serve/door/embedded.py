@@ -1,7 +1,7 @@
 """The backend of an endpoint in worker processes of the door, without Triton.
 
-Each model of the repository has a process. A reloaded model gets a new one, which replaces the old
-when it is ready, so that no request is refused meanwhile.
+Each model of the repository has a process. When a model is reloaded, a new process replaces the old
+one once it is ready, so that no request is refused meanwhile.
 """
 
 from __future__ import annotations
@@ -38,20 +38,20 @@ from serve.repository.config_pbtxt import CONFIG_NAME, read_model_config
 from serve.server.installation import QUIET_AND_LIGHT
 from serve.wire import CANDIDATE_SUFFIX, Tensor
 
-OF_BACKEND: Mapping[str, Code] = {
+BACKEND_CODES: Mapping[str, Code] = {
     "INVALID_ARG": Code.INVALID,
     "INTERNAL": Code.FAILED,
     "CANCELLED": Code.CANCELLED,
     "LATE": Code.LATE,
     "UNAVAILABLE": Code.UNAVAILABLE,
 }
-"""Codes of the backend's refusals."""
+"""Codes for the backend's refusals."""
 STOP_S = 10.0
 
 
 @dataclass(eq=False)
 class WorkerProcess:
-    """A running worker, and the requests that it has."""
+    """A running worker process, and its requests."""
 
     model: Model
     process: asyncio.subprocess.Process
@@ -60,17 +60,17 @@ class WorkerProcess:
     waiting: dict[int, asyncio.Future[tuple[Tensor, ...]]] = field(default_factory=dict)
     counted: dict[Series, float] = field(default_factory=lambda: defaultdict(float))
     unsent: set[int] = field(default_factory=set)
-    """Numbers of requests that wait until the worker has read earlier ones."""
+    """Numbers of requests to be sent after earlier ones."""
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
     receiving: asyncio.Task[None] | None = None
     is_retired: bool = False
-    """Its model was unloaded, or the server stops."""
+    """Whether its model was unloaded, or the server stops."""
 
     def send(self, number: int, content: Mapping[str, Any], tensors: Sequence[Tensor] = ()) -> None:
         self.writer.write(frame(number, content, tensors))
 
     async def receive(self) -> tuple[int, dict[str, Any], tuple[Tensor, ...]]:
-        """Return the next message; IncompleteReadError once there is none."""
+        """Return the next message; raise IncompleteReadError after the last."""
         number, *sizes = HEAD.unpack(await self.reader.readexactly(HEAD.size))
         text, data = [await self.reader.readexactly(size) for size in sizes]
         return (number, *content_of(text, data))
@@ -98,9 +98,9 @@ class EmbeddedEngine(Engine):
     """The engine whose models run in worker processes of the door.
 
     Args:
-        repository: what `write_repository` wrote.
-        config: of the server.
-        log_file: gets the output of the processes; by default it goes where the door's goes.
+        repository: repository of `write_repository`.
+        config: settings of the server.
+        log_file: file for the output of the processes; None for the door's own output.
     """
 
     def __init__(self, repository: Path, config: ServeConfig, log_file: Path | None = None) -> None:
@@ -161,7 +161,7 @@ class EmbeddedEngine(Engine):
         worker.waiting[request.number] = future
         worker.unsent.add(request.number)
         async with worker.turn:
-            # it reads more slowly than clients send; abandoned requests are never sent
+            # the worker reads more slowly than clients send; abandoned requests are never sent
             with suppress(ConnectionError):  # it has ended, and the future has the error
                 await worker.writer.drain()
             worker.unsent.discard(request.number)
@@ -186,7 +186,7 @@ class EmbeddedEngine(Engine):
 
     async def load(self, model: str) -> None:
         known = {each.parent.name for each in self.folder.glob(f"*/{CONFIG_NAME}")}
-        if model not in known:  # a folder elsewhere is not one
+        if model not in known:  # a path to another folder
             raise RefusedError(Code.UNKNOWN, f"the repository has no model {model!r}.")
         try:
             fresh = await self._open(model)
@@ -227,11 +227,11 @@ class EmbeddedEngine(Engine):
                     **QUIET_AND_LIGHT,
                     "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
                 },
-                start_new_session=True,  # only the door handles Ctrl-C, and lets the worker finish
+                start_new_session=True,  # only the door handles Ctrl-C, and lets workers finish
             )
         reader, writer = await asyncio.open_connection(sock=ours)
         worker = WorkerProcess(model, process, reader, writer)
-        # copies share a process and its model: each runs one more bucket at once
+        # copies share a process and its model: each adds a bucket to run at once
         lanes = parameters.concurrent_buckets * config.instance_group[0].count
         texts = parameters.max_queue_texts * config.instance_group[0].count
         parameters = parameters.model_copy(
@@ -261,7 +261,7 @@ class EmbeddedEngine(Engine):
         """Wait until a process has opened its model.
 
         Raises:
-            ServingError: it cannot, or not in time.
+            ServingError: the model cannot be opened, or not in time.
         """
         name, limit_s = worker.model.name, self.config.ready_timeout_s
         try:
@@ -294,7 +294,7 @@ class EmbeddedEngine(Engine):
             self._ended.put_nowait(f"the process of model {name!r} ended, status {status}")
 
     async def _retire(self, worker: WorkerProcess) -> None:
-        """Let a process answer its requests, and end."""
+        """Let a process answer its requests, then end."""
         worker.is_retired = True
         if worker.waiting:
             with suppress(TimeoutError):
@@ -329,4 +329,4 @@ class EmbeddedEngine(Engine):
 
 def _refusal(code: str, reason: str) -> RefusedError:
     retry_after_s = RETRY_AFTER_S if code == "UNAVAILABLE" else None
-    return RefusedError(OF_BACKEND[code], reason, retry_after_s)
+    return RefusedError(BACKEND_CODES[code], reason, retry_after_s)

@@ -1,4 +1,4 @@
-"""Engine: the interface to the models behind the door, and its models, requests and refusals."""
+"""Engine: the interface to the models behind the door, with models, requests and refusals."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from serve.wire import Tensor
 
 
 class Code(Enum):
-    """A kind of refusal: its status in HTTP and gRPC, and its outcome in logs and metrics."""
+    """A kind of refusal: its HTTP and gRPC status, and its outcome in logs and metrics."""
 
     INVALID = 400, "INVALID_ARGUMENT", "invalid"
     UNAUTHORIZED = 401, "UNAUTHENTICATED", "unauthorized"
@@ -34,7 +34,7 @@ class Code(Enum):
 
 
 OK = "ok"
-"""Outcome of a request that is answered."""
+"""Outcome of an answered request."""
 RETRY_AFTER_S = 1.0
 """Seconds until a temporarily refused request may be sent again."""
 
@@ -50,7 +50,7 @@ class RefusedError(Exception):
 
 
 def away() -> RefusedError:
-    """Return the refusal of a request while the engine restarts."""
+    """Return the refusal for requests while the engine restarts."""
     reason = "the model server is being restarted. Send the request again later."
     return RefusedError(Code.UNAVAILABLE, reason, RETRY_AFTER_S)
 
@@ -63,7 +63,7 @@ class InferRequest:
     """Number of the request, unique while the door runs."""
     model: str
     inputs: tuple[Tensor, ...]
-    """BYTES of shape (rows, 1), or of PASSAGES (rows, passages), in the order of the model's
+    """BYTES of shape (rows, 1), or (rows, passages) for PASSAGES, in the order of the model's
     inputs."""
     caller: str
     """Name of the key or connection whose turn the request takes."""
@@ -73,13 +73,13 @@ class InferRequest:
 
     @property
     def rows(self) -> int:
-        """Examples of the request."""
+        """Number of examples."""
         return self.inputs[0].shape[0]
 
 
 @dataclass(frozen=True)
 class Model:
-    """A served model: what its requests may have."""
+    """A served model, and the limits of its requests."""
 
     name: str
     version: str
@@ -91,7 +91,7 @@ class Model:
     """Most rows of a request."""
     max_text_bytes: int
     longest_input: int | None
-    """Most tokens of an example, where its configuration limits them."""
+    """Most tokens of an example, if its configuration has a limit."""
     config: Mapping[str, object]
     """Its Triton configuration, as clients see it."""
 
@@ -102,9 +102,9 @@ class ModelState:
 
     name: str
     version: str
-    """Empty where no version is loaded."""
+    """Empty if no version is loaded."""
     state: str
-    """READY, LOADING, UNLOADING or UNAVAILABLE; empty where it was never loaded."""
+    """READY, LOADING, UNLOADING or UNAVAILABLE; empty if it was never loaded."""
     reason: str
 
 
@@ -116,40 +116,40 @@ class Engine(ABC):
 
     @abstractmethod
     async def start(self) -> None:
-        """Start the process behind it, and return once its models are ready.
+        """Start the engine's process, and return once its models are ready.
 
         Raises:
-            ServingError: it ended, or was not ready in time.
+            ServingError: the process ended, or was not ready in time.
         """
 
     @abstractmethod
     async def stop(self) -> None:
-        """End the process behind it, and remove its files."""
+        """End the engine's process, and remove its files."""
 
     @abstractmethod
     async def models(self) -> Mapping[str, Model]:
-        """Return the models that take requests, by their names."""
+        """Return the models that take requests, by name."""
 
     @abstractmethod
     async def infer(self, request: InferRequest) -> tuple[Tensor, ...]:
         """Return the outputs of a request.
 
         Raises:
-            RefusedError: it has no outputs; Code.UNAVAILABLE while the process behind it is away.
+            RefusedError: there are no outputs; Code.UNAVAILABLE while the engine's process is away.
         """
 
     @abstractmethod
     def abandon(self, request: InferRequest) -> None:
-        """Abandon a request, which nobody waits for any more."""
+        """Abandon a request for which nobody waits any more."""
 
     @abstractmethod
     async def died(self) -> str:
-        """Wait until the process behind it ends by itself, and return the reason."""
+        """Wait until the engine's process ends by itself, and return the reason."""
 
     @abstractmethod
     async def kill(self) -> None:
-        """Kill the process behind it, which hangs; `died` returns, and `start` may follow, unlike
-        after `stop`.
+        """Kill the engine's process, which hangs; then `died` returns, and `start` is allowed,
+        unlike after `stop`.
         """
 
     def is_ready(self) -> bool:
@@ -157,7 +157,7 @@ class Engine(ABC):
         return True
 
     def hurry(self) -> None:  # noqa: B027 - an engine that stops at once has nothing to hurry
-        """Let `stop` not wait, also where it has begun."""
+        """Let `stop` not wait, even if it has begun."""
 
     async def repository(self) -> Sequence[ModelState]:
         """Return the versions of the models in the repository, for holders of the admin token."""
@@ -172,7 +172,7 @@ class Engine(ABC):
         raise RefusedError(Code.UNSUPPORTED, NO_REPOSITORY)
 
     async def unload(self, model: str) -> None:
-        """Unload a model, also for restarts, for holders of the admin token."""
+        """Unload a model, also across restarts, for holders of the admin token."""
         raise RefusedError(Code.UNSUPPORTED, NO_REPOSITORY)
 
     async def metrics(self) -> str:
@@ -181,7 +181,7 @@ class Engine(ABC):
 
 
 def model_of(config: Any, version: str) -> Model:
-    """Return a model by its configuration in a repository of `bertender serve`."""
+    """Return the model for a configuration in a repository of `bertender serve`."""
     values = as_mapping(config)
     limits = BackendParameters.from_model_config(values)
     return Model(
@@ -200,7 +200,7 @@ def model_of(config: Any, version: str) -> Model:
 
 
 def datatype(name: str) -> str:
-    """Return the protocol's name of a type of Triton's configuration."""
+    """Return the protocol's name for a type in Triton's configuration."""
     return name.removeprefix("TYPE_").replace("STRING", "BYTES")
 
 

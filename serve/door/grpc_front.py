@@ -1,6 +1,6 @@
 """The door's gRPC: the Open Inference Protocol with its published messages.
 
-Messages arrive as bytes, so that a damaged one gets INVALID_ARGUMENT.
+Messages arrive as bytes, so that damaged ones can be refused with INVALID_ARGUMENT.
 
 https://github.com/kserve/open-inference-protocol
 """
@@ -72,9 +72,9 @@ VISIT = "ModelInfer"
 """The inference call, whose refusals `records` counts once its message has arrived."""
 PING_MS = 60_000
 FEWEST_PING_MS = 10_000
-"""Between the pings of a client that waits."""
+"""Shortest time between the pings of a waiting client."""
 PATIENCE_S = 1.0
-"""Longest time of a message while others wait to be read."""
+"""Longest time for a message while others wait to be read."""
 
 Method = Callable[[Any, Any], Awaitable[Any]]
 
@@ -83,8 +83,8 @@ def grpc_server(door: Door, models: Iterable[Model]) -> grpc.aio.Server:
     """Return a server for the running event loop; `listen` opens its port.
 
     Args:
-        door: what both protocols share.
-        models: bound the size of a message.
+        door: part shared by both protocols.
+        models: models that bound the size of a message.
     """
     settings = door.settings
     largest = max(map(most_body_bytes, models), default=1)
@@ -100,7 +100,7 @@ def grpc_server(door: Door, models: Iterable[Model]) -> grpc.aio.Server:
             ("grpc.keepalive_permit_without_calls", 1),
             ("grpc.http2.min_recv_ping_interval_without_data_ms", FEWEST_PING_MS),
             ("grpc.max_allowed_incoming_connections", settings.most_connections),
-            # else the window of a stream grows, and unread bytes are held uncounted
+            # else the window of a stream grows, and unread bytes are held without being counted
             ("grpc.http2.bdp_probe", 0),
             ("grpc.so_reuseport", 0),  # else a second server would take half of the connections
         ),
@@ -134,14 +134,14 @@ def listen(server: grpc.aio.Server, settings: DoorSettings, host: str, port: int
 
 
 class Arrivals:
-    """Calls whose message has not arrived. A client could open calls without one for ever, and keep
-    others out, so the oldest one makes room.
+    """Calls whose message has not arrived. Since a client could open calls without a message for
+    ever and block others, the oldest call makes room.
 
     Args:
-        most: calls that wait at a time.
-        at_once: messages that are read at a time. grpc holds their bytes uncounted; of the others
-            it takes no more than the window of a stream.
-        longest_s: how long a message may take.
+        most: most waiting calls.
+        at_once: messages to read at a time. grpc holds their bytes uncounted; of other calls it
+            reads no more than the window of a stream.
+        longest_s: longest time for a message.
     """
 
     def __init__(self, most: int, at_once: int, longest_s: float) -> None:
@@ -177,7 +177,7 @@ class Arrivals:
         try:
             while not reading.done() and (left_s := end - clock()) > 0:
                 await asyncio.wait({reading}, timeout=min(PATIENCE_S, left_s))
-                if self._calls > self.at_once:  # others wait for its place
+                if self._calls > self.at_once:  # others wait for this place
                     break
             if not reading.done() or reading.cancelled():
                 raise RefusedError(Code.LATE, "the message of the call did not come in time.")
@@ -190,9 +190,9 @@ class Arrivals:
 
 
 def _unary(name: str, method: Method, arrivals: Arrivals, door: Door) -> Any:
-    """Return the handler of a call: refusals become statuses, and are counted.
+    """Return the handler of a call; refusals become statuses, and are counted.
 
-    For grpc it takes a stream, so that it runs before the message has arrived.
+    It is a stream handler for grpc, so that it runs before the message has arrived.
     """
     message = getattr(service_pb2, f"{name}Request")
 
@@ -205,7 +205,7 @@ def _unary(name: str, method: Method, arrivals: Arrivals, door: Door) -> Any:
                 held = len(content)
                 try:
                     request = message.FromString(content)
-                except (DecodeError, UnicodeDecodeError):  # of protobuf in C, and in Python
+                except (DecodeError, UnicodeDecodeError):  # by protobuf in C, and in Python
                     raise invalid(f"the message is not a {message.DESCRIPTOR.name}.") from None
                 del content
             with nullcontext() if name == VISIT else door.records.calls_refused():
@@ -213,8 +213,8 @@ def _unary(name: str, method: Method, arrivals: Arrivals, door: Door) -> Any:
         finally:
             door.hold(-held, 0)
 
-    # grpc keeps the aborting frame until garbage collection, and the iterator its last message, so
-    # neither may hold one
+    # grpc keeps the frame of an aborted call until garbage collection, and the iterator its last
+    # message, so neither may hold one
     async def handle(contents: AsyncIterator[bytes], context: Any) -> Any:
         try:
             return await answer(context)
@@ -242,7 +242,7 @@ async def _no_stream(contents: AsyncIterator[bytes], context: Any) -> AsyncItera
 
 
 def metadata_of(context: Any, *names: str) -> str | None:
-    """Return the first value of a call's metadata under some names."""
+    """Return the first value in a call's metadata under some names."""
     for name, value in context.invocation_metadata():
         if name in names and isinstance(value, str):
             return value
@@ -250,7 +250,7 @@ def metadata_of(context: Any, *names: str) -> str | None:
 
 
 class Service:
-    """The calls."""
+    """The calls of the service."""
 
     def __init__(self, door: Door) -> None:
         self.door = door
@@ -382,7 +382,7 @@ def draft_of(request: Any) -> Draft:
         check_parameters(parameters, INPUT_PARAMETERS, False, f"the input {name}")
         if raw and each.contents.ByteSize():  # MLServer's client sends them empty
             raise invalid(f"the input {name} has both contents and raw data.")
-        # unused here, but KServe's client sends it
+        # not used here, but KServe's client sends it
         size = parameters.get(BINARY_SIZE)
         if size is not None and size != (len(raw[place]) if raw else 0):
             raise invalid(f"the raw data of {name} has not the {size} bytes of its parameter.")
@@ -415,7 +415,7 @@ def _parameters(sent: Mapping[str, Any]) -> dict[str, object]:
 
 
 def response_of(asked: Asked, model: Model, outputs: Sequence[Tensor]) -> Any:
-    """Return a ModelInferResponse, whose tensors are in their binary form."""
+    """Return a ModelInferResponse with tensors in binary form."""
     response = service_pb2.ModelInferResponse(
         model_name=model.name, model_version=model.version, id=asked.id
     )

@@ -48,11 +48,11 @@ PORT = re.compile(r":\d+$")
 
 
 def http_app(door: Door, more_routes: Sequence[BaseRoute] = ()) -> ASGIApp:
-    """Return the application.
+    """Return the HTTP application.
 
     Args:
-        door: what both protocols share.
-        more_routes: of pages.
+        door: part shared by both protocols.
+        more_routes: additional routes, of pages.
     """
 
     async def refused(request: Request, error: Exception) -> Response:
@@ -68,7 +68,7 @@ def http_app(door: Door, more_routes: Sequence[BaseRoute] = ()) -> ASGIApp:
     metadata = Metadata(door)
     infer = Infer(door)
     starts = ("/v2/models/{model}", "/v2/models/{model}/versions/{version}")
-    routes: list[BaseRoute] = [  # looked through in this order, the busiest first
+    routes: list[BaseRoute] = [  # searched in this order, the busiest first
         *(Route(f"{start}/infer", infer, methods=["POST"]) for start in starts),
         Route("/v2/health/live", metadata.live),
         Route("/v2/health/ready", metadata.ready),
@@ -106,10 +106,10 @@ def http_app(door: Door, more_routes: Sequence[BaseRoute] = ()) -> ASGIApp:
 
 
 class LocalNamesOnly:
-    """Answers only requests by names of this machine, where no others are meant to ask.
+    """Only answers requests to names of this machine, if no others are expected.
 
-    A page elsewhere can point its own name to 127.0.0.1 after it is loaded (DNS rebinding), and
-    share the server's origin. An address cannot be pointed elsewhere.
+    A foreign page can point its own name to 127.0.0.1 after loading (DNS rebinding), and then
+    shares the server's origin. An address cannot be redirected.
     """
 
     def __init__(self, app: ASGIApp, door: Door) -> None:
@@ -131,8 +131,8 @@ class LocalNamesOnly:
 
 @functools.lru_cache(64)
 def is_foreign(host: str) -> bool:
-    """Return whether a header Host may be the name of a page elsewhere: it has a dot, and is not
-    this machine's."""
+    """Return whether a Host header may be the name of a foreign page: it has a dot, and is not this
+    machine's."""
     name = PORT.sub("", host).lower().rstrip(".")
     own = name == socket.gethostname().lower() or name.endswith(".localhost")
     return "." in name and not own and not _is_address(name.strip("[]"))
@@ -147,7 +147,7 @@ def _is_address(name: str) -> bool:
 
 
 def metrics_app(door: Door) -> ASGIApp:
-    """Return the application of the port for metrics: the door's, then the engine's."""
+    """Return the application for the metrics port: the door's metrics, then the engine's."""
 
     async def metrics(request: Request) -> Response:
         own = door.records.exposition()
@@ -159,8 +159,8 @@ def metrics_app(door: Door) -> ASGIApp:
 
 
 class CloseWhenLeaving:
-    """Closes connections after a response once the door is leaving, so that clients open the next
-    one elsewhere and lose no request."""
+    """Closes connections after a response once the door is leaving, so that clients reconnect
+    elsewhere and lose no request."""
 
     def __init__(self, app: ASGIApp, door: Door) -> None:
         self.app = app
@@ -174,7 +174,7 @@ class CloseWhenLeaving:
             try:
                 await send(message)
             except RuntimeError as error:
-                # uvloop's, where a client that does not read was dropped
+                # raised by uvloop after dropping a client that does not read
                 if "closed" not in str(error):
                     raise
 
@@ -182,14 +182,14 @@ class CloseWhenLeaving:
 
 
 def connection_of(scope: Scope, door: Door) -> str:
-    """Return the name of a request's connection, or of that to the proxy."""
+    """Return the name of a request's connection, or of the one to the proxy."""
     client = scope.get("client")
     own = f"{client[0]}:{client[1]}" if client else "unknown"
     return door.connection(own, Headers(scope=scope).getlist("x-forwarded-for"))
 
 
 def refusal(error: RefusedError) -> Response:
-    """Return the response to a request that is refused."""
+    """Return the response to a refused request."""
     headers = {}
     if error.retry_after_s is not None or error.code == Code.UNAVAILABLE:
         headers["retry-after"] = str(max(1, math.ceil(error.retry_after_s or 0)))
@@ -211,7 +211,7 @@ async def _failed(request: Request, error: Exception) -> Response:
 
 
 class Metadata:
-    """Routes that say what is served."""
+    """Routes that describe the server and its models."""
 
     def __init__(self, door: Door) -> None:
         self.door = door
@@ -270,8 +270,8 @@ class Metadata:
 
 
 class Infer:
-    """The route of inference, without Starlette's Request: fast, and it notices a client that has
-    gone."""
+    """The inference route, without Starlette's Request: fast, and it notices a disconnected
+    client."""
 
     def __init__(self, door: Door) -> None:
         self.door = door
@@ -306,7 +306,7 @@ class Infer:
             visit.number = number = door.number()
             draft = read_request(body, header_length)
             asked = checked(draft, model, number, caller.name, is_http=True)
-        del body, draft  # a waiting request holds its tensors alone
+        del body, draft  # a waiting request only holds its tensors
         visit.id = asked.id
         work = asyncio.ensure_future(door.infer(visit, asked, model, caller))
         outputs = await unless_gone(work, receive)
@@ -354,7 +354,7 @@ def admin_routes(door: Door) -> list[BaseRoute]:
 
 
 class Admin:
-    """Administrative routes: index, load, unload; Triton's others are refused."""
+    """Administrative routes: index, load, unload; Triton's other routes are refused."""
 
     def __init__(self, door: Door) -> None:
         self.door = door

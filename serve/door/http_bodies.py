@@ -1,6 +1,6 @@
-"""Bodies of HTTP: read within bounds, and inference requests and responses as JSON.
+"""HTTP bodies: read within limits, and inference requests and responses as JSON.
 
-Bodies are inflated, and dropped with their client. Binary tensors may follow the JSON.
+Bodies are inflated, and dropped if their client disconnects. Binary tensors may follow the JSON.
 
 https://github.com/kserve/open-inference-protocol
 https://github.com/triton-inference-server/server/blob/main/docs/protocol/extension_binary_data.md
@@ -56,17 +56,17 @@ class ClientGoneError(RefusedError):
 async def body_of(
     headers: Headers, receive: Receive, most_bytes: int, hold: Callable[[int, int], None]
 ) -> AsyncIterator[bytes]:
-    """Read and inflate a body, and count it among those in memory while the block runs.
+    """Read and inflate a body, counting its bytes in memory while the block runs.
 
     Args:
-        headers: of the request.
-        receive: of ASGI.
-        most_bytes: of the body, before and after it is inflated.
-        hold: counts bytes in memory (below 0: freed ones) of a body that has so many so far;
-            refuses too many.
+        headers: headers of the request.
+        receive: ASGI's receive function.
+        most_bytes: largest size of the body, before and after inflating.
+        hold: counts bytes in memory (below 0: freed bytes), given the body's bytes so far; refuses
+            too many.
 
     Raises:
-        RefusedError: it is too large, or it cannot be inflated.
+        RefusedError: the body is too large, or cannot be inflated.
         ClientGoneError: the connection ended first.
     """
     length = headers.get("content-length", "0")
@@ -125,10 +125,10 @@ def _inflated(inflater: zlib._Decompress, part: bytes, most_bytes: int) -> bytes
 
 
 async def unless_gone(work: asyncio.Future[T], receive: Receive) -> T:
-    """Return the result of work, which is cancelled when the client has gone.
+    """Return the result of work, which is cancelled if the client disconnects.
 
     Raises:
-        ClientGoneError: the client has gone.
+        ClientGoneError: the client has disconnected.
     """
     gone = asyncio.ensure_future(_gone(receive))
     try:
@@ -149,19 +149,19 @@ async def _gone(receive: Receive) -> None:
 def json_response(
     content: object, status: int = 200, headers: Mapping[str, str] | None = None
 ) -> Response:
-    """Return a response of JSON."""
+    """Return a JSON response."""
     body = msgspec.json.encode(content)
     return Response(body, status, headers=headers, media_type="application/json")
 
 
 HEADER_LENGTH = "inference-header-content-length"
-"""The header that says how many bytes of a body are JSON; the others are tensors."""
+"""Header with the number of JSON bytes in a body; the others are tensors."""
 STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
-"""A string of JSON."""
+"""A JSON string."""
 
 
 class InputBody(msgspec.Struct):
-    """An input of a request. Other fields are skipped."""
+    """An input of a request. Other fields are ignored."""
 
     name: str
     shape: tuple[int, int]
@@ -171,7 +171,7 @@ class InputBody(msgspec.Struct):
 
 
 class OutputBody(msgspec.Struct):
-    """An output that a request asks for."""
+    """An output in a request."""
 
     name: str
     parameters: Raw = Raw()
@@ -193,14 +193,14 @@ NESTED = msgspec.json.Decoder(list[list[str]])
 
 
 def read_request(body: bytes, header_length: str | None) -> Draft:
-    """Read a body.
+    """Read the body of an inference request.
 
     Args:
-        body: all of it.
-        header_length: value of the header HEADER_LENGTH, where the request has one.
+        body: the whole body.
+        header_length: value of the header HEADER_LENGTH, if the request has one.
 
     Raises:
-        RefusedError: INVALID: it is not a request.
+        RefusedError: INVALID: the body is not a request.
     """
     size = len(body)
     if header_length is not None:
@@ -258,12 +258,12 @@ def _parameters(content: Raw) -> Mapping[str, object]:
             f"{MOST_PARAMETERS} parameters."
         )
     read = _decoded(PARAMETERS, content, "the object of parameters")
-    # MLServer's types have null for those that are not set
+    # MLServer's types have null for unset parameters
     return {name: value for name, value in read.items() if value is not None}
 
 
 def _json_values(name: str, data: Raw, width: int, count: int) -> list[bytes]:
-    """Return the texts in JSON: a list of them, or of lists with `width` of them each."""
+    """Return the texts in JSON: a list of texts, or of lists with `width` texts each."""
     content = bytes(data)
     if not content:
         raise invalid(f"the input {name} has no data.")

@@ -1,6 +1,6 @@
-"""uvicorn with bounds on connections, heads and bodies, which it lacks.
+"""uvicorn with limits on connections, heads and bodies, which it lacks.
 
-uvicorn bounds only the time between requests: a client that sends a byte now and then keeps its
+uvicorn only limits the time between requests: a client that sends a byte now and then keeps its
 connection for ever. https://github.com/Kludex/uvicorn/issues/157
 """
 
@@ -23,11 +23,11 @@ from serve.door.service import DoorSettings
 LEAVE_S = 10
 LINGER_S = 5.0
 MOST_PARTS = 100_000
-"""Most chunks of a body: a million of a byte each keep a core busy."""
+"""Most chunks of a body: a million chunks of a byte each keep a core busy."""
 
 TOO_MANY_CONNECTIONS = 503
 MOST_PIPELINED = 32
-"""Most requests ahead of their responses; hardly any client sends one."""
+"""Most pipelined requests; hardly any client sends one."""
 
 
 def http_server(
@@ -37,16 +37,16 @@ def http_server(
     port: int = 0,
     on_refusal: Callable[[int], None] = lambda status: None,
 ) -> HttpServer:
-    """Return the server of an application, for its `serve`, which takes sockets, too.
+    """Return the server of an application; its `serve` also takes sockets.
 
     Args:
-        app: what it serves.
-        settings: bounds, and the files of TLS.
-        host, port: where it listens without sockets; 0 for any free port.
-        on_refusal: called with the status of a request that never reaches the application.
+        app: application to serve.
+        settings: limits, and TLS files.
+        host, port: address without sockets; 0 for any free port.
+        on_refusal: called with the status of a request that does not reach the application.
     """
 
-    # a line for each malformed request or client that disconnects would let anybody fill a disk;
+    # with a line for each malformed request or disconnected client, anybody could fill the disk;
     # the application logs its own errors
     logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
 
@@ -75,7 +75,7 @@ def http_server(
 
 
 class HttpServer(uvicorn.Server):
-    """uvicorn without handlers of the process's signals."""
+    """uvicorn without handlers for the process's signals."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -83,7 +83,7 @@ class HttpServer(uvicorn.Server):
 
 
 class BoundedProtocol(HttpToolsProtocol):
-    """A connection, with deadlines for each part of a request, and a bound on its head."""
+    """A connection, with a deadline for each part of a request, and a limit on its head."""
 
     bounds = DoorSettings()
     refuse: Callable[[int], None]
@@ -108,7 +108,7 @@ class BoundedProtocol(HttpToolsProtocol):
                     f"{self.bounds.most_connections} connections are open already.",
                 )
                 return
-            # idle connections do not keep others out
+            # idle connections must not keep others out
             min(waiting, key=lambda each: each.waits_since).make_room()
         self._expect(self.bounds.idle_s)
 
@@ -135,8 +135,8 @@ class BoundedProtocol(HttpToolsProtocol):
         return not self.transport.is_closing() and not (is_under_way and not self.cycle.more_body)
 
     def make_room(self) -> None:
-        """Close a waiting connection to make room for another."""
-        if self._is_idle:  # else it is refused as late
+        """Close a waiting connection to make room for another one."""
+        if self._is_idle:  # otherwise it is refused as late
             self.refuse(TOO_MANY_CONNECTIONS)
         self._late()
 
@@ -146,7 +146,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     @property
     def _is_idle(self) -> bool:
-        """Whether no request is under way; the body of a refused one may still arrive."""
+        """Whether no request is in progress; the body of a refused one may still arrive."""
         return not self.is_in_head and (self.cycle is None or self.cycle.response_complete)
 
     def on_message_begin(self) -> None:
@@ -157,7 +157,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self.is_in_head = False
-        if self.transport.is_closing():  # requests ahead of it are not read any more
+        if self.transport.is_closing():  # earlier requests are not read any more
             return
         size = len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
         if size > self.bounds.most_head_bytes:
@@ -204,7 +204,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._end(400, "this is not an HTTP request.")
 
     def _expect(self, seconds: float | None) -> None:
-        """Close the connection after so many seconds, unless the next part of the request
+        """Close the connection after this many seconds, unless the next part of the request
         arrives."""
         if self.deadline is not None:
             self.deadline.cancel()

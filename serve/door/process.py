@@ -1,7 +1,7 @@
-"""The door's process: starts and watches the engine, opens the ports, and drains requests at its
+"""The door's process: starts and watches the engine, opens the ports, and drains requests at the
 end.
 
-`Artifacts` are the repository's files that the watch and the limits read.
+`Artifacts` has the repository's files that the watch and the limits need.
 """
 
 from __future__ import annotations
@@ -45,15 +45,15 @@ logger = logging.getLogger(__name__)
 
 POLL_S = 0.05
 QUIET_S = 1.0
-"""Longer than a request takes from a client to the door."""
+"""More than the time of a request from a client to the door."""
 LARGE_BYTES = 128 * 1024
-"""Larger blocks return to the system when they are freed."""
+"""Larger blocks are returned to the system when they are freed."""
 CLOSE_S = 2.0
-"""Longest wait for connections to close once nothing is in flight."""
+"""Longest wait for connections to close when no request is in flight."""
 
 
 def engine_of(repository: Path, config: ServeConfig, workspace: Workspace) -> Engine:
-    """Return the engine of a repository; it is not started yet."""
+    """Return the engine of a repository, not started yet."""
     if config.is_embedded:
         return EmbeddedEngine(repository, config, log_file_of(config, workspace))
     if config.triton is not None:
@@ -66,7 +66,7 @@ def engine_of(repository: Path, config: ServeConfig, workspace: Workspace) -> En
 
 
 def run(serving: Coroutine[Any, Any, None]) -> None:
-    """Run a door in an event loop of its own."""
+    """Run a door in its own event loop."""
     # glibc would adapt to the first large body, and keep the memory of later ones
     set_allocator({M_MMAP_THRESHOLD: LARGE_BYTES})
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -77,9 +77,9 @@ class Process:
     """Serves an engine's models until it is told to leave.
 
     Args:
-        engine: not started yet.
-        config: of the server; a port 0 is replaced by a free one.
-        repository: its models.
+        engine: engine, not started yet.
+        config: settings of the server; port 0 is replaced by a free port.
+        repository: repository of its models.
     """
 
     def __init__(self, engine: Engine, config: ServeConfig, repository: Path) -> None:
@@ -87,7 +87,7 @@ class Process:
         self.repository = repository
         artifacts = Artifacts(repository)
         is_ours = config.triton is None
-        # an engine that another process starts may be away for any time
+        # an engine started by another process may be away for any time
         self.engine = WatchedEngine(
             engine,
             artifacts.golden,
@@ -128,7 +128,7 @@ class Process:
         self._hurried = asyncio.Event()
 
     def leave_at_signals(self) -> None:
-        """Handle the signals to stop: the first leaves, further ones hurry."""
+        """Handle the signals to stop: the first one leaves, further ones hurry."""
         loop = asyncio.get_running_loop()
         for number in STOPPING:
             loop.add_signal_handler(number, self.leave)
@@ -147,10 +147,10 @@ class Process:
         self.engine.hurry()
 
     async def run(self, on_ready: Callable[[ServeConfig], None]) -> None:
-        """Serve, and return once told to leave and all requests are answered.
+        """Serve, and return after leaving, when all requests are answered.
 
         Args:
-            on_ready: called with the config and its ports, in a thread.
+            on_ready: called with the config and its actual ports, in a thread.
 
         Raises:
             BertenderError: the engine cannot be started; PortTakenError: a port cannot be opened;
@@ -167,7 +167,7 @@ class Process:
             self.door.records.close()
 
     async def _started(self) -> bool:
-        """Start the engine; return False where a signal to leave came meanwhile."""
+        """Start the engine; return False if a signal to leave came meanwhile."""
         starting = asyncio.create_task(self.engine.start())
         leaving = asyncio.create_task(self._leaving.wait())
         await asyncio.wait({starting, leaving}, return_when=asyncio.FIRST_COMPLETED)
@@ -283,13 +283,13 @@ class Artifacts:
     """The artifacts of the served versions. Methods are thread-safe.
 
     Args:
-        repository: what `write_repository` wrote.
+        repository: repository of `write_repository`.
     """
 
     def __init__(self, repository: Path) -> None:
         self.repository = repository
         self._tokenizers: dict[str, tuple[Path, Tokenize]] = {}
-        """Name of a model -> the folder of its served version, and its tokenizer."""
+        """Name of a model -> folder of its served version, and its tokenizer."""
 
     def golden(self, model: str) -> Sequence[str] | None:
         """Return the texts of a golden example, if the artifact has one."""
@@ -303,8 +303,8 @@ class Artifacts:
             return None
 
     def count_tokens(self, model: str, examples: Sequence[tuple[str, ...]]) -> list[int]:
-        """Return the tokens of the longest row of each example, at most one more than the model
-        reads, up to the first example with too many."""
+        """Return the tokens of each example's longest row, at most one more than the model reads,
+        up to the first example with too many."""
         artifact, parameters = self._of(model)
         problem = PROBLEMS[artifact.card.task.problem_type]
         folder, encode = self._tokenizers.get(model, (None, None))
@@ -316,7 +316,7 @@ class Artifacts:
             batch = encode([problem.to_example(example)])
             is_cut = batch.truncated is not None and bool(batch.truncated[0])
             counts.append(batch.lengths()[0] + is_cut)
-            if is_cut:  # this one refuses the request; tokenising 2 MB of others takes a second
+            if is_cut:  # refuses the request; tokenising 2 MB of others takes a second
                 break
         return counts
 

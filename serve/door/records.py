@@ -1,11 +1,11 @@
 """Records of the door's requests: an access log of JSON lines, metrics, and traces.
 
-None contains texts. A thread writes the log, so that a blocked disk or pipe delays no request:
-lines that find its queue full are counted and lost.
+None of them contains texts. A thread writes the log, so that a blocked disk or pipe delays no
+request; lines are counted and dropped if its queue is full.
 
-A trace has a span for each inference request. The libraries of OpenTelemetry are an extra, and are
-imported only where spans are sent: by the setting `otlp_endpoint`, or by the variables that
-OpenTelemetry has for every program, OTEL_*.
+A trace has a span for each inference request. The libraries of OpenTelemetry are an extra, imported
+only if spans are sent: by the setting `otlp_endpoint`, or by OpenTelemetry's general variables,
+OTEL_*.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ disable_created_metrics()  # type: ignore[no-untyped-call]
 
 MOST_WAITING_LINES = 10_000
 UNAUTHORIZED_LINE_S = 1.0
-"""Seconds between two lines of requests without a known key."""
+"""Seconds between two lines for requests without a known key."""
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 """Bounds of the histogram's buckets."""
 PROTOCOLS = ("http", "grpc")
@@ -55,7 +55,7 @@ PROTOCOLS = ("http", "grpc")
 
 @dataclass
 class Visit:
-    """An inference request on its way through the door."""
+    """An inference request in the door."""
 
     protocol: str
     connection: str
@@ -69,7 +69,7 @@ class Visit:
     """Estimated tokens of its texts; see `Door.tokens`."""
     outcome: str = OK
     headers: Iterable[tuple[str | bytes, str | bytes]] = ()
-    """Headers as they arrived, with the span of its caller."""
+    """Headers as received, with the span of the caller."""
     started: float = field(default_factory=time.perf_counter)
 
 
@@ -77,8 +77,8 @@ class Records:
     """The access log, the metrics and the traces of a door.
 
     Args:
-        access_log: file that lines are appended to, - for standard output; None for no log. A file
-            that is moved away is opened anew.
+        access_log: file for log lines, - for standard output; None for no log. A file that was
+            moved is opened again.
         traces: sends a span for each request; None for no traces.
     """
 
@@ -137,15 +137,15 @@ class Records:
         self.log = None if access_log is None else AccessLog(access_log, self.lost_lines)
 
     def refuse(self, protocol: str, status: int | str) -> None:
-        """Count a request that is not of inference, or whose head or message is not read.
+        """Count a request other than inference, or one whose head or message was not read.
 
-        It has no line in the log: anybody can send many of them.
+        It is not logged, since anybody can send many of these.
         """
         self.refused.labels(protocol, str(status)).inc()
 
     @contextmanager
     def calls_refused(self) -> Iterator[None]:
-        """Count a gRPC call of this kind that the block refuses."""
+        """Count refused gRPC calls of this kind in the block."""
         try:
             yield
         except RefusedError as error:
@@ -154,7 +154,7 @@ class Records:
 
     @contextmanager
     def visit(self, protocol: str, connection: str) -> Iterator[Visit]:
-        """Follow a request until its response is ready, or there is none."""
+        """Record a request until its response is ready, or there is none."""
         visit = Visit(protocol, connection)
         self.under_way.inc()
         try:
@@ -185,15 +185,15 @@ class Records:
             self.traces.note(visit, seconds)
 
     def _may_log(self) -> bool:
-        """Return whether a request without a key is logged: one a second is, since anybody can send
-        many."""
+        """Return whether to log a request without a known key: one per second, since anybody can
+        send many."""
         now = time.monotonic()
         if may := now - self._logged_unauthorized >= UNAUTHORIZED_LINE_S:
             self._logged_unauthorized = now
         return may
 
     def exposition(self) -> str:
-        """Return the metrics as Prometheus reads them."""
+        """Return the metrics in Prometheus's format."""
         return generate_latest(self.registry).decode()
 
     def close(self) -> None:
@@ -261,7 +261,7 @@ class AccessLog:
 
 
 TRACES_PATH = "/v1/traces"
-"""Of a collector, for spans over HTTP."""
+"""Path of a collector for spans over HTTP."""
 TRACES_VARIABLES = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 """Variables that turn traces on."""
 PARENT_HEADERS = ("traceparent", "tracestate")
@@ -274,10 +274,10 @@ CLOSE_TRACES_S = 2.0
 
 
 class Traces:
-    """Sends a span for each request, in a thread of its own.
+    """Sends a span for each request, in a separate thread.
 
     Args:
-        exporter: sends them; None sends them over HTTP, as the variables OTEL_* say.
+        exporter: sends the spans; None for HTTP, configured by the variables OTEL_*.
     """
 
     def __init__(self, exporter: SpanExporter | None = None) -> None:
@@ -295,7 +295,7 @@ class Traces:
         self.propagator = TraceContextTextMapPropagator()
 
     def note(self, visit: Visit, seconds: float) -> None:
-        """Send the span of a request that has just ended, as a child of its caller's."""
+        """Send the span of a request that has just ended, as a child of its caller's span."""
         from opentelemetry.trace import SpanKind, StatusCode
 
         attributes: dict[str, str | int] = {
@@ -327,7 +327,7 @@ class Traces:
 
 
 def _parent(visit: Visit) -> Mapping[str, str]:
-    """Return the headers of a request with its caller's span."""
+    """Return a request's headers with its caller's span."""
     pairs = [
         [each.decode("latin-1") if isinstance(each, bytes) else each for each in pair]
         for pair in visit.headers
@@ -336,13 +336,13 @@ def _parent(visit: Visit) -> Mapping[str, str]:
 
 
 def traces_to(endpoint: str | None) -> Traces | None:
-    """Return the sender of spans; None where none are sent.
+    """Return the sender of spans; None if none are sent.
 
     Args:
-        endpoint: URL of a collector; None reads it from the variables of OpenTelemetry, if any.
+        endpoint: URL of a collector; None for that in OpenTelemetry's variables, if any.
 
     Raises:
-        ConfigError: an endpoint is set, and the libraries are not installed.
+        ConfigError: an endpoint is set, but the libraries are not installed.
     """
     if endpoint is None and (
         not any(os.environ.get(name) for name in TRACES_VARIABLES)

@@ -1,8 +1,8 @@
 """Validation of inference requests of both protocols.
 
-Both are read into a `Draft`, which `checked` compares with the model. Values of a tensor are
-decoded only once its shape is valid, and JSON is decoded by types, so that a request needs memory
-in proportion to its bytes.
+Requests of both protocols are read into a `Draft`, which `checked` compares with the model. Tensor
+values are decoded only after their shape is validated, and JSON is decoded by types, so that the
+memory for a request is proportional to its bytes.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 """Characters that would end a line of a log."""
 MOST_BODY_BYTES = 64 * 2**20
 BYTES_BESIDES_TEXTS = 64 * 1024
-"""Most bytes of a body that belong to no text."""
+"""Most bytes of a body besides its texts."""
 BYTES_BESIDES_TEXT = 64
 """Most bytes of a text's row besides the text."""
 JSON_ESCAPE = 6
@@ -58,20 +58,20 @@ def shown(value: object) -> str:
 
 
 def most_body_bytes(model: Model, is_json: bool = False) -> int:
-    """Return the size of the largest body of a request to a model."""
+    """Return the largest size of a request body for a model."""
     texts = model.max_batch_size * len(model.inputs) * (model.max_text_bytes + BYTES_BESIDES_TEXT)
     return min(texts * (JSON_ESCAPE if is_json else 1) + BYTES_BESIDES_TEXTS, MOST_BODY_BYTES)
 
 
 @dataclass(frozen=True)
 class DraftTensor:
-    """An input as it was read."""
+    """An input as received."""
 
     name: str
     datatype: str
     shape: Sequence[int]
     values: Callable[[int], Sequence[bytes]]
-    """Decodes its values, whose number must be the argument."""
+    """Decodes its values, whose number must equal the argument."""
 
 
 @dataclass(frozen=True)
@@ -87,18 +87,18 @@ class Draft:
 
 @dataclass(frozen=True)
 class Asked:
-    """A valid request, and how its response is wanted."""
+    """A valid request, and the requested form of its response."""
 
     id: str
     request: InferRequest
     outputs: Mapping[str, bool]
-    """Names of the requested outputs, and whether each is to be binary; empty for all."""
+    """Names of the requested outputs, and whether each is binary; empty for all."""
     binary: bool
     """Whether outputs are binary by default."""
 
     def examples(self) -> list[tuple[bytes, ...]]:
-        """Return the texts of each example, decoded again: a waiting request holds them once, in
-        its tensors."""
+        """Return the texts of each example, decoded on demand: a waiting request holds them once,
+        in its tensors."""
         columns = []
         for each in self.request.inputs:
             rows, width = each.shape
@@ -108,7 +108,7 @@ class Asked:
         return [tuple(chain(*row)) for row in zip(*columns, strict=True)]
 
     def wanted(self, outputs: Sequence[Tensor]) -> list[tuple[Tensor, bool]]:
-        """Return the outputs of the response, in its order, and whether each is binary."""
+        """Return the outputs of the response, in order, and whether each is binary."""
         if not self.outputs:
             return [(each, self.binary) for each in outputs]
         by_name = {each.name: each for each in outputs}
@@ -134,7 +134,7 @@ def _is_integer(value: object) -> bool:
 
 
 CONTENT_TYPE = Parameter(lambda value: value in ("str", "np", "pd"), "'str', 'np' or 'pd'")
-"""Content types of MLServer's codecs; the texts are the same in all."""
+"""Content types of MLServer's codecs; the texts are the same for all."""
 PARAMETERS: Mapping[str, Parameter] = {
     TRUNCATE: Parameter(_is_bool, "true or false"),
     "timeout": Parameter(
@@ -179,7 +179,7 @@ def check_parameters(
 
 
 def checked(draft: Draft, model: Model, number: int, caller: str, is_http: bool) -> Asked:
-    """Return a request that the engine can run.
+    """Return the validated request for the engine.
 
     Raises:
         RefusedError: INVALID; the message says what to change.
@@ -268,10 +268,10 @@ def _outputs(draft: Draft, model: Model, is_http: bool) -> dict[str, bool]:
 
 
 def binary_values(name: str, data: bytes, count: int) -> Sequence[bytes]:
-    """Return the values of a tensor in the binary form.
+    """Return the values of a tensor in binary form.
 
     Raises:
-        RefusedError: INVALID: their number is another.
+        RefusedError: INVALID: the number of values is wrong.
     """
     try:
         return split(data, count)

@@ -1,4 +1,4 @@
-"""Door: the way of an inference request from either protocol to the engine, and back."""
+"""Door: passes inference requests of both protocols to the engine, and responses back."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ EXTENSIONS = ("binary_tensor_data", "model_configuration", "model_repository")
 FAILURE = "internal error of the server; see its log."
 
 SPECIAL_TOKENS = 2
-"""Fewest tokens of a text: those that the tokenizer adds."""
+"""Fewest tokens of a text: those added by the tokenizer."""
 BYTES_OF_TOKEN = 4
-"""About the average, by which tokens are estimated without a tokenizer."""
+"""Approximate average, to estimate tokens without a tokenizer."""
 COUNTED_AT_ONCE = 2
 """Requests whose tokens are counted at a time: a large one keeps a core busy for up to a second."""
 FEW_BYTES = 16 * 1024
@@ -45,33 +45,34 @@ class DoorSettings:
     api_keys: Path | None = None
     """File of keys, see `callers`; None lets everybody in."""
     admin_token: str | None = None
-    """Opens the administrative routes; None closes them to everybody."""
+    """Token for the administrative routes; None closes them to everybody."""
     allow_origins: tuple[str, ...] = ()
-    """Origins of pages elsewhere that may send requests from a browser."""
+    """Origins of other sites' pages that may send requests from a browser."""
     access_log: Path | None = None
     otlp_endpoint: str | None = None
-    """URL that traces are sent to; None for that of OpenTelemetry's variables."""
+    """URL to send traces to; None for that in OpenTelemetry's variables."""
     behind_proxy: bool = False
-    """Only a proxy reaches the door: X-Forwarded-For names the caller."""
+    """Whether only a proxy reaches the door: X-Forwarded-For names the caller."""
     is_local: bool = False
-    """It listens at a loopback address."""
+    """Whether it listens at a loopback address."""
     tls_certificate: Path | None = None
     tls_key: Path | None = None
     most_connections: int = 1000
-    """Most connections of HTTP, and calls of gRPC, at a time."""
+    """Most HTTP connections and gRPC calls at a time."""
     idle_s: float = 75.0
-    """Longest time that a connection may be unused."""
+    """Longest time for which a connection may be unused."""
     head_s: float = 10.0
     """Longest time from the first byte of a request's head to its last."""
     most_head_bytes: int = 16 * 1024
     body_s: float = 60.0
     """Longest time for a request's body."""
     most_held_bytes: int = 64 * 2**20
-    """Most bytes of bodies, gRPC messages, and texts in the engine, at a time."""
+    """Most bytes of bodies, gRPC messages, and texts in the engine at a time."""
 
     @property
     def has_own_names(self) -> bool:
-        """Whether only names of this machine reach it: there are no keys and no proxy."""
+        """Whether it only answers to names of this machine, since there are no keys and no
+        proxy."""
         return self.is_local and self.api_keys is None and not self.behind_proxy
 
 
@@ -82,9 +83,9 @@ class Door:
         leaving: the process is about to end; HTTP connections are closed after a response.
 
     Args:
-        engine: has been started.
-        settings: of the protocols.
-        count_tokens: counts tokens, so that the door refuses long texts; None leaves that to the
+        engine: started engine.
+        settings: settings of the protocols.
+        count_tokens: counts tokens, so that the door refuses long texts; None leaves this to the
             engine.
 
     Raises:
@@ -135,7 +136,7 @@ class Door:
         """Return the name of a request's connection.
 
         Args:
-            own: of the connection to the door.
+            own: address of the connection to the door.
             forwarded: values of the header X-Forwarded-For. Only the last address is from the
                 proxy; those before it are from its client.
         """
@@ -152,7 +153,7 @@ class Door:
         return next(self._numbers)
 
     def hold(self, size: int, whole: int = 0) -> None:
-        """Count bytes of a body or message in memory; below 0, freed ones.
+        """Count bytes of a body or message in memory; below 0, freed bytes.
 
         Args:
             size: added or freed bytes.
@@ -160,7 +161,7 @@ class Door:
                 limit, so that large ones do not keep them out.
 
         Raises:
-            RefusedError: UNAVAILABLE: too many are held already.
+            RefusedError: UNAVAILABLE: too many bytes are held already.
         """
         most = self.settings.most_held_bytes
         if whole <= FEW_BYTES:
@@ -174,7 +175,7 @@ class Door:
         self.held_bytes += size
 
     def check_admin(self, token: str | None) -> None:
-        """Raise RefusedError where a token is not the administrator's."""
+        """Raise RefusedError if a token is not the administrator's."""
         own = self.settings.admin_token
         if own is None or not hmac.compare_digest((token or "").encode(), own.encode()):
             raise RefusedError(
@@ -184,11 +185,11 @@ class Door:
             )
 
     async def infer(self, visit: Visit, asked: Asked, model: Model, caller: Caller) -> list[Tensor]:
-        """Return the outputs of a request. A cancelled task abandons the work without interrupting
+        """Return the outputs for a request. A cancelled task abandons the work without interrupting
         it, since requests share a connection.
 
         Raises:
-            RefusedError: it has no outputs.
+            RefusedError: there are no outputs.
         """
         visit.texts = asked.request.rows
         size = sum(len(each.data) for each in asked.request.inputs)
@@ -198,7 +199,7 @@ class Door:
         except BaseException:
             self.hold(-size)
             raise
-        # held until the engine is done with it, also for a client that has gone
+        # held until the engine is done with it, even if the client has disconnected
         task = asyncio.ensure_future(self.engine.infer(asked.request))
         self._running.add(task)
         task.add_done_callback(functools.partial(self._done, size))
@@ -209,7 +210,7 @@ class Door:
             raise
         except RefusedError as error:
             if error.code is Code.UNAVAILABLE and caller.key is not None:
-                caller.key.charge(-visit.tokens)  # nothing ran: it can be sent again
+                caller.key.charge(-visit.tokens)  # nothing ran, so it can be sent again
             raise
 
     def _done(self, size: int, task: asyncio.Task[tuple[Tensor, ...]]) -> None:
@@ -220,10 +221,10 @@ class Door:
             error.__traceback__ = None  # a cycle with its frames, which hold the texts
 
     async def tokens(self, asked: Asked, model: Model, caller: Caller) -> int:
-        """Return the estimated tokens of a request, and take them off its key.
+        """Return the estimated tokens of a request, and charge them to its key.
 
-        Only texts that may be too long are tokenised, and only where they would be refused; others
-        are estimated by their bytes. The engine counts again.
+        Only texts that may be too long are tokenised, and only if they would be refused then;
+        others are estimated by their bytes. The engine counts again.
 
         Raises:
             RefusedError: INVALID: an example is longer than the model's input; TOO_MANY: the key
@@ -236,7 +237,7 @@ class Door:
         counts = [
             sum(min(size // BYTES_OF_TOKEN + specials, most) for size in own) for own in reads
         ]
-        if caller.key is not None:  # also for requests that are refused below, which cost as much
+        if caller.key is not None:  # also for requests refused below, which cost as much
             caller.key.admit(self.callers.clock())
             caller.key.charge(sum(counts))
         if longest is None or self.count_tokens is None or asked.request.truncate:
@@ -246,7 +247,7 @@ class Door:
         for row, count in zip(long, found, strict=False):
             if count > longest:
                 raise invalid(too_long(row, longest))
-            if len(reads[row]) > 1:  # the count is of the longest alone
+            if len(reads[row]) > 1:  # the count is that of the longest only
                 continue
             if caller.key is not None:
                 caller.key.charge(count - counts[row])
@@ -257,10 +258,10 @@ class Door:
         self, model: Model, asked: Asked, rows: Sequence[int], size: int
     ) -> Sequence[int]:
         """Return the tokens of rows, up to the first that is too long; nothing for small rows while
-        others are counted, which the engine checks quickly.
+        other requests are counted, since the engine checks these quickly.
 
         Args:
-            model: of the request.
+            model: model of the request.
             asked: the request.
             rows: indices of its examples.
             size: bytes of these rows.
@@ -268,7 +269,7 @@ class Door:
         if not rows or (size <= FEW_BYTES and self._counting.locked()):
             return ()
         assert self.count_tokens is not None
-        await self._counting.acquire()  # a client that goes while it waits costs nothing
+        await self._counting.acquire()  # a client that disconnects while waiting costs nothing
         every = asked.examples()
         examples = [tuple(text.decode() for text in every[row]) for row in rows]
         counting = asyncio.ensure_future(asyncio.to_thread(self.count_tokens, model.name, examples))

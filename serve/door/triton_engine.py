@@ -1,10 +1,10 @@
-"""Engines of Triton, which the door asks over one gRPC channel.
+"""Engines with Triton, which the door calls over one gRPC channel.
 
-`TritonEngine` starts and ends Triton. `AttachedEngine` does neither: Triton is NVIDIA's container
-in the door's pod, for one. The door polls it every second, and is ready while its models are.
+`TritonEngine` starts and ends Triton. `AttachedEngine` does neither: Triton may be NVIDIA's
+container in the door's pod. The door polls it every second, and is ready while its models are.
 
-Calls to Triton are never cancelled, and have no deadline, which cancels too: Triton 2.51 crashes
-after some cancels. Requests are given up by `abandon`.
+Calls to Triton are never cancelled and have no deadline, which would cancel them: Triton 2.51
+crashes after some cancellations. Requests are given up by `abandon`.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ logger = logging.getLogger(__name__)
 POLL_S = 0.05
 LAUNCHES = 3
 PORT_IN_USE = "already in use"
-"""In Triton's words."""
+"""Triton's message for a port in use."""
 METRICS_TIMEOUT_S = 5.0
 CHANNEL = (
     ("grpc.enable_http_proxy", 0),
@@ -63,14 +63,14 @@ CODES: Mapping[grpc.StatusCode, Code] = {
     grpc.StatusCode.NOT_FOUND: Code.UNKNOWN,
     grpc.StatusCode.CANCELLED: Code.CANCELLED,
     grpc.StatusCode.DEADLINE_EXCEEDED: Code.LATE,
-    grpc.StatusCode.ALREADY_EXISTS: Code.LATE,  # in the backend's words
+    grpc.StatusCode.ALREADY_EXISTS: Code.LATE,  # as the backend reports it
     grpc.StatusCode.UNAVAILABLE: Code.UNAVAILABLE,
 }
-"""Other statuses of Triton are failures."""
+"""Codes for Triton's statuses; other statuses are failures."""
 RESTRICTED = "This protocol is restricted"
 """Start of Triton's refusal of a request without the token."""
 
-# parameters for the backend, which no client can send
+# parameters for the backend, which clients cannot send
 CALLER, WAIT_MS, NUMBER, ABANDON = "caller", "wait_ms", "number", "abandon"
 
 
@@ -78,8 +78,8 @@ class AskedTriton(Engine):
     """A client of Triton, whoever starts it.
 
     Args:
-        names: of the models that must be ready.
-        token: opens its routes; empty where they are open.
+        names: names of the models that must be ready.
+        token: token for its routes; empty if they are open.
     """
 
     def __init__(self, names: Sequence[str], token: str) -> None:
@@ -124,7 +124,7 @@ class AskedTriton(Engine):
     def _forget(self, number: int, done: asyncio.Task[tuple[Tensor, ...]]) -> None:
         self._calls.pop(number, None)
         if not done.cancelled():
-            done.exception()  # read also when nobody waits for it any more
+            done.exception()  # read even if nobody waits for it
 
     async def _ask(self, request: InferRequest) -> tuple[Tensor, ...]:
         message = self._message(request.model, request.inputs)
@@ -174,7 +174,7 @@ class AskedTriton(Engine):
         """Return Triton's answer.
 
         Raises:
-            RefusedError: there is none, or it is an error.
+            RefusedError: there is no answer, or it is an error.
         """
         if self.channel is None or self.ended is None or self.ended.done():
             raise away()
@@ -204,7 +204,7 @@ class AskedTriton(Engine):
         return bool(self._models)
 
     async def _refresh(self) -> None:
-        """Look up the models that clients call, without those that models call."""
+        """Update the models that clients may call, without those called by models."""
         versions: dict[str, int] = {}
         for each in await self._states():
             if each.state == "READY":
@@ -222,7 +222,7 @@ class TritonEngine(AskedTriton):
     """A Triton that the door starts and ends.
 
     Args:
-        triton: its processes.
+        triton: processes of Triton.
     """
 
     def __init__(self, triton: Triton) -> None:
@@ -234,15 +234,15 @@ class TritonEngine(AskedTriton):
         """Start Triton, and return once its models are ready.
 
         Raises:
-            ServingError: it ended, or was not ready in time.
-            ConfigError, ModelError: as `Triton.launch`.
+            ServingError: Triton ended, or was not ready in time.
+            ConfigError, ModelError: as for `Triton.launch`.
         """
         for left in reversed(range(LAUNCHES)):
             try:
                 await self._launch()
                 break
             except ServingError as error:
-                # another process took the port of its metrics
+                # another process took the metrics port
                 if not left or PORT_IN_USE not in str(error):
                     raise
         await self._check_closed()
@@ -258,7 +258,7 @@ class TritonEngine(AskedTriton):
         await self._until_ready()
 
     def _watch_end(self) -> None:
-        """Resolve `ended` once the supervisor has ended."""
+        """Resolve `ended` when the supervisor ends."""
         assert self.triton.supervisor is not None
         loop = asyncio.get_running_loop()
         self.ended = ended = loop.create_future()
@@ -288,7 +288,7 @@ class TritonEngine(AskedTriton):
             await asyncio.sleep(POLL_S)
 
     async def _check_closed(self) -> None:
-        """Check that Triton refuses a request without the token, before it is used."""
+        """Check that Triton refuses requests without the token, before using it."""
         try:
             await self.stub.ServerLive(messages.ServerLiveRequest())
         except grpc.aio.AioRpcError as error:
@@ -300,7 +300,7 @@ class TritonEngine(AskedTriton):
         )
 
     async def stop(self) -> None:
-        """End Triton; the workspace goes with it."""
+        """End Triton, and remove the workspace."""
         await self._close()
         if self._launching is not None:  # its waiter may have gone
             await asyncio.wait({self._launching})
@@ -324,7 +324,7 @@ class TritonEngine(AskedTriton):
         return await self._states()
 
     async def load(self, model: str) -> None:
-        # from its folder: without files or settings of a request
+        # from its folder, without files or settings from a request
         request = messages.RepositoryModelLoadRequest(model_name=model)
         try:
             await self._answer(self.stub.RepositoryModelLoad, request)
@@ -351,7 +351,7 @@ class TritonEngine(AskedTriton):
         try:
             connection.request("GET", "/metrics")
             return connection.getresponse().read().decode()
-        except (OSError, http.client.HTTPException):  # it is away
+        except (OSError, http.client.HTTPException):  # Triton is away
             return ""
         finally:
             connection.close()
@@ -359,7 +359,7 @@ class TritonEngine(AskedTriton):
 
 LOOK_S = 1.0
 ANSWER_S = 5.0
-"""Longest wait for Triton's answer whether a model is ready."""
+"""Longest wait for Triton's answer on whether a model is ready."""
 
 
 class AttachedEngine(AskedTriton):
@@ -367,11 +367,11 @@ class AttachedEngine(AskedTriton):
     ready.
 
     Args:
-        repository: written from the artifacts that Triton serves.
-        config: of the door.
+        repository: repository of the artifacts that Triton serves.
+        config: settings of the door.
 
     Raises:
-        ConfigError: the file of the token has none.
+        ConfigError: the token file has no token.
     """
 
     def __init__(self, repository: Path, config: ServeConfig) -> None:
@@ -392,7 +392,7 @@ class AttachedEngine(AskedTriton):
         """Return once its models are ready.
 
         Raises:
-            ServingError: they are not ready in time, or are others.
+            ServingError: the models are not ready in time, or are other ones.
         """
         await self._end()
         loop = asyncio.get_running_loop()
@@ -413,7 +413,7 @@ class AttachedEngine(AskedTriton):
                     "--ready-timeout-s."
                 )
             await asyncio.sleep(POLL_S)
-        await self._take_on()
+        await self._update_models()
         self._looking = asyncio.create_task(self._look())
 
     async def _are_ready(self) -> bool:
@@ -432,11 +432,11 @@ class AttachedEngine(AskedTriton):
             pass
         return False
 
-    async def _take_on(self) -> None:
+    async def _update_models(self) -> None:
         """Update the models.
 
         Raises:
-            ServingError: a model is of another artifact.
+            ServingError: a model is from another artifact.
         """
         try:
             await self._refresh()
@@ -454,13 +454,13 @@ class AttachedEngine(AskedTriton):
         self.is_here = True
 
     async def _look(self) -> None:
-        """Follow whether the models are ready."""
+        """Poll whether the models are ready."""
         while True:
             await asyncio.sleep(LOOK_S)
             is_ready = await self._are_ready()
             if is_ready and not self.is_here:
                 try:
-                    await self._take_on()
+                    await self._update_models()
                 except ServingError as error:
                     logger.error("%s", error)
             else:
@@ -475,7 +475,7 @@ class AttachedEngine(AskedTriton):
         return "which the door cannot restart"
 
     async def kill(self) -> None:
-        """Leave Triton alone; the next start opens a new connection."""
+        """Leave Triton running; the next start opens a new connection."""
         await self._end()
 
     async def stop(self) -> None:
@@ -493,7 +493,7 @@ class AttachedEngine(AskedTriton):
 
 
 def token_in(file: Path) -> str:
-    """Return the token in a file; ConfigError where there is none."""
+    """Return the token in a file; raise ConfigError if there is none."""
     try:
         text = file.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
@@ -502,6 +502,6 @@ def token_in(file: Path) -> str:
 
 
 def _about(model: Model) -> tuple[object, ...]:
-    """Return the part of a configuration that is the same for one artifact, whatever its limits."""
+    """Return the part of a configuration that depends only on the artifact, not on limits."""
     parameters = BackendParameters.from_model_config(model.config)
     return model.inputs, model.outputs, parameters.digest

@@ -1,8 +1,8 @@
-"""Watch: probes the engine every few seconds, and restarts it when it has ended or hangs.
+"""Watch: probes the engine every few seconds, and restarts it if it has ended or hangs.
 
-A hanging server looks alive: its ports are open, and it may say that it is ready. So the watch
-sends golden texts through the engine, like any caller. Time in which the door itself is stopped, as
-by SIGSTOP, does not count.
+A hanging server looks alive: its ports are open, and it may report that it is ready. So the watch
+sends golden texts through the engine, like any caller. Time for which the door itself is stopped,
+for example by SIGSTOP, does not count.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from serve.wire import CANDIDATE_SUFFIX, WATCH_CALLER, Tensor
 logger = logging.getLogger(__name__)
 
 TEXT = "watch"
-"""Text that probes a model without a golden text."""
+"""Text to probe a model without a golden text."""
 TICK_S = 0.25
 LONGEST_TICK_S = 1.0
-"""Longest tick; in a longer one, the door itself was stopped."""
+"""Longest tick; during a longer one, the door itself was stopped."""
 STUB_GONE = "Stub process "
-"""Start of Triton's failure at every request after the backend's process was stopped: Triton must
-be restarted."""
+"""Start of Triton's error for every request after the backend's process was stopped: Triton must be
+restarted."""
 
 
 @dataclass(frozen=True)
@@ -38,27 +38,27 @@ class Patience:
     """Times and counts of the watch."""
 
     every_s: float = 3.0
-    """Between two questions."""
+    """Seconds between probes."""
     unready_s: float = 3.0
     """Seconds without a due answer until readiness is false."""
     hung_s: float = 15.0
     """Seconds without a due answer until the engine is restarted."""
     restarts: int = 10
     within_s: float = 600.0
-    """Most restarts within a time."""
+    """Period in which restarts are limited."""
     first_delay_s: float = 0.5
     longest_delay_s: float = 8.0
 
 
 class WatchedEngine(Engine):
-    """An engine that is restarted when it ends or hangs.
+    """An engine that is restarted if it ends or hangs.
 
     Args:
-        engine: the watched engine.
+        engine: engine to watch.
         golden: name of a model -> an example of its inputs.
-        restarts: whether it is restarted; otherwise its first end is final.
-        patience: how long it waits.
-        again: the log's words for a restart.
+        restarts: whether to restart it; otherwise its first end is final.
+        patience: times and counts.
+        again: words in the log for a restart.
     """
 
     def __init__(
@@ -77,9 +77,9 @@ class WatchedEngine(Engine):
         self.again = again
         self.is_up = False
         self.silent_s: dict[str, float] = defaultdict(float)
-        """Seconds of each model without a due answer."""
+        """Seconds without a due answer from each model."""
         self.answered: dict[str, float] = {}
-        """Name of a model -> time of its last prediction for anybody."""
+        """Name of a model -> time of its last prediction for any caller."""
         self.ready = False
         self._registry = CollectorRegistry()
         self._restarts = Counter(
@@ -95,7 +95,7 @@ class WatchedEngine(Engine):
         """Start the engine, and the watch.
 
         Raises:
-            BertenderError: as the engine.
+            BertenderError: any error of the engine.
         """
         await self.engine.start()
         self._set(is_up=True)
@@ -143,7 +143,7 @@ class WatchedEngine(Engine):
                 try:
                     await self.engine.start()
                     break
-                except (BertenderError, OSError) as error:  # also of a machine out of memory
+                except (BertenderError, OSError) as error:  # also if the machine is out of memory
                     reason = str(error)
                     await self.engine.kill()
             self.silent_s.clear()
@@ -161,7 +161,7 @@ class WatchedEngine(Engine):
         return min(delay_s, self.patience.longest_delay_s)
 
     async def _until_away(self) -> str:
-        """Wait until the engine ends, or is ended as it hangs; return the reason."""
+        """Wait until the engine ends, or was killed for hanging; return the reason."""
         died = asyncio.create_task(self.engine.died())
         watching = asyncio.create_task(self._watch())
         try:
@@ -193,12 +193,13 @@ class WatchedEngine(Engine):
             await asyncio.sleep(self.patience.every_s)
 
     def _has_answered(self, model: Model) -> bool:
-        """Return whether a model has answered others lately, so that it needs no probe."""
+        """Return whether a model has recently answered other requests, so that it needs no
+        probe."""
         since = asyncio.get_running_loop().time() - self.patience.every_s
         return self.answered.get(model.name, since) > since
 
     async def _answers(self, model: Model) -> bool:
-        """Return whether a model answers; a failure is not an answer, a full queue is."""
+        """Return whether a model answers; a failure is not an answer, but a full queue is."""
         request = self._request(model)
         question = asyncio.create_task(self.engine.infer(request))
         clock = asyncio.get_running_loop().time
@@ -226,7 +227,7 @@ class WatchedEngine(Engine):
 
     def _request(self, model: Model) -> InferRequest:
         texts = self.golden(model.name) or [TEXT] * len(model.inputs)
-        # of several passages, the first will do
+        # of several passages, the first is enough
         texts = texts[: len(model.inputs)]
         return InferRequest(
             number=next(self._numbers),
@@ -287,7 +288,7 @@ class WatchedEngine(Engine):
 
 
 def _is_well(question: asyncio.Task[tuple[Tensor, ...]]) -> bool:
-    """Return whether an answer is a prediction, or a refusal such as of a full queue."""
+    """Return whether the answer is a prediction, or a refusal such as for a full queue."""
     error = question.exception()
     if isinstance(error, RefusedError):
         return error.code is not Code.FAILED

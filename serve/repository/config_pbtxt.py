@@ -47,7 +47,7 @@ from serve.wire import (
 CONFIG_NAME = "config.pbtxt"
 FIRST_VERSION = 1
 
-OF_THE_ARTIFACT = ("digest", "stamp", "problem_type", "longest_input")
+ARTIFACT_PARAMETERS = ("digest", "stamp", "problem_type", "longest_input")
 """Parameters that are not settings."""
 ABSTAIN_BELOW = "abstain_below"
 """Parameter of a setting that adds an output."""
@@ -211,7 +211,7 @@ def config_of_version(
     if ABSTAIN_BELOW in served.parameters:
         check_abstains(PROBLEMS[fresh.parameters["problem_type"].string_value])
         config.output.append(_output(HAS_ABSTAINED, 0))
-    for parameter in OF_THE_ARTIFACT:
+    for parameter in ARTIFACT_PARAMETERS:
         config.parameters.pop(parameter, None)
         if parameter in fresh.parameters:
             config.parameters[parameter].CopyFrom(fresh.parameters[parameter])
