@@ -115,7 +115,7 @@ class Distillation:
                     steps=len(planned(texts, settings)),
                 )
                 if isinstance(training_module, TrainingModule):
-                    projections |= training_module.take_up(projections)
+                    projections |= training_module.load_learned(projections)
                 objective = self.objective(phase, computes_in_bf16(config))
                 reports[phase.name] = train(
                     training_module,

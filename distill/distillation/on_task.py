@@ -100,7 +100,7 @@ class OnTask(Distillation):
         start, student = new_student(teachers[0], method, extended, config)
 
         tokenizer = student_tokenizer(start, student, teachers[0], task)
-        longest = most_read(tokenizer, teachers[0], extended, config)
+        longest = student_max_length(tokenizer, teachers[0], extended, config)
         tokenizer = cut_at(tokenizer, longest, student.config)
 
         texts = TrainingTexts(teachers, start, extended, config)
@@ -183,7 +183,7 @@ def student_tokenizer(
     return fitting_tokenizer(start.source, student, **settings)
 
 
-def most_read(
+def student_max_length(
     tokenizer: PreTrainedTokenizerBase,
     teacher: Teacher | FileTeacher,
     task: Task,

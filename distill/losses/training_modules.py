@@ -63,7 +63,7 @@ class TrainingModule(nn.Module):
         self.projections = nn.ModuleDict({signal: nn.Linear(*widths) for signal in wanted})
 
     @torch.no_grad()
-    def take_up(self, learned: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
+    def load_learned(self, learned: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
         """Load projections from earlier training, where their shapes agree.
 
         Returns:

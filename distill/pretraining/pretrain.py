@@ -132,7 +132,7 @@ def pretrain(passages: Iterable[str], config: PretrainConfig, out: Path) -> Arti
     parent = artifact_at(source) if source else shallow
     check_writable(out, parent)
     languages = languages_of(passages, config)
-    say_documents(languages, config)
+    warn_of_single_document(languages, config)
     if shallow:
         check_stackable(shallow, config, row.family)
 
@@ -207,7 +207,7 @@ def pretrain(passages: Iterable[str], config: PretrainConfig, out: Path) -> Arti
     return Artifact.load(out)
 
 
-def say_documents(languages: Sequence[Language], config: PretrainConfig) -> None:
+def warn_of_single_document(languages: Sequence[Language], config: PretrainConfig) -> None:
     """Log a warning where rows shall end with documents, and the corpus is one document."""
     documents = sum(each.surveyed.documents for each in languages)
     if config.packing == DOC_SENTENCES and documents < 2:

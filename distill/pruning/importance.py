@@ -265,7 +265,7 @@ def chosen(
             min(len(layer), max(count - round(count * share), 1))
             for layer, count in zip(scores, before, strict=True)
         ]
-        return tuple(map(the_best, scores, counts))
+        return tuple(map(highest_scores, scores, counts))
     safe = []
     for layer in scores:
         layer = layer.clone()
@@ -279,10 +279,10 @@ def chosen(
     counts = [
         high - low - int(((gone >= low) & (gone < high)).sum()) for low, high in pairwise(ends)
     ]
-    return tuple(map(the_best, scores, counts))
+    return tuple(map(highest_scores, scores, counts))
 
 
-def the_best(layer: torch.Tensor, count: int) -> tuple[int, ...]:
+def highest_scores(layer: torch.Tensor, count: int) -> tuple[int, ...]:
     """Return the numbers of a layer's highest scores (heads,) or (neurons,), in ascending order."""
     return tuple(sorted(layer.argsort(descending=True, stable=True)[:count].tolist()))
 

@@ -29,7 +29,7 @@ from bertender.tasks.task import Task
 from bertender.training.examples import token_dataset
 from distill.pruning.config import PruneConfig
 from distill.pruning.cutting import Remaining, cut
-from distill.pruning.importance import Importance, shares_of_rounds, the_best
+from distill.pruning.importance import Importance, highest_scores, shares_of_rounds
 
 SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
 """Shares of the heads and neurons at which a part is timed; 0 stands for one head or neuron."""
@@ -349,8 +349,8 @@ def fitting(
     places = _fill_spare_time(parts, _cheapest_fit(parts, left_ms), left_ms)
     counts = [int(part.counts[place]) for part, place in zip(parts, places, strict=True)]
     return Remaining(
-        tuple(map(the_best, importance.heads, counts[: len(heads)])),
-        tuple(map(the_best, importance.neurons, counts[len(heads) :])),
+        tuple(map(highest_scores, importance.heads, counts[: len(heads)])),
+        tuple(map(highest_scores, importance.neurons, counts[len(heads) :])),
     )
 
 

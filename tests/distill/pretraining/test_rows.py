@@ -14,7 +14,7 @@ from distill.pretraining import rows as corpus_sentences
 from distill.pretraining.config import DOC_SENTENCES, OBJECTIVES, TOKENIZERS, PretrainConfig
 from distill.pretraining.corpus import survey
 from distill.pretraining.languages import Language
-from distill.pretraining.pretrain import TRAINING_MODULES, say_documents
+from distill.pretraining.pretrain import TRAINING_MODULES, warn_of_single_document
 from distill.pretraining.rows import (
     CONSECUTIVE_PASSAGES,
     full_sentence_rows,
@@ -97,7 +97,7 @@ def test_a_corpus_without_documents_is_said(
     passages: list[str], packing: Any, warned: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     whole = Language("", passages, survey(passages))
-    say_documents([whole], PretrainConfig(packing=packing))
+    warn_of_single_document([whole], PretrainConfig(packing=packing))
     assert ["one document" in line for line in caplog.messages] == [True] * warned
 
 
