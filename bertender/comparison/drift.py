@@ -29,6 +29,7 @@ from bertender.core.config import Config, Record
 from bertender.core.errors import DriftError
 from bertender.models.classifier import Classifier, open_classifier
 from bertender.problems.problem import Problem
+from bertender.problems.regression import LEAST_SCALE
 from bertender.problems.single_label_classification import SINGLE_LABEL
 from bertender.tasks.labelled import read_placed_texts
 from bertender.text.batch import Example, Tokenize, batched
@@ -177,7 +178,8 @@ def compared(
     """Return the tests of two files' measures."""
     tests: list[tuple[str, str, float, float, Any, Any]] = []
     for name, own in then.numbers.items():
-        same = NO_DIFFERENCE * {CONFIDENCE: 1.0, NUMBER: float(own.std())}.get(name, 0.0)
+        spread = max(float(own.std()), LEAST_SCALE * float(np.abs(own).max()))
+        same = NO_DIFFERENCE * {CONFIDENCE: 1.0, NUMBER: spread}.get(name, 0.0)
         effect, p = of_numbers(own, now.numbers[name], same)
         means = float(own.mean()), float(now.numbers[name].mean())
         tests.append((name, "Kolmogorov-Smirnov", effect, p, *means))

@@ -46,6 +46,7 @@ from bertender.comparison.records import (
 from bertender.core.artifact import Artifact
 from bertender.core.config import Record
 from bertender.core.errors import ConfigError, DataError, ModelError
+from bertender.core.hardware import keep_freed_memory
 from bertender.core.machine import busiest, check_load, check_load_now, environment, watched_load
 from bertender.core.progress import progress_bar, track
 from bertender.models.classifier import Classifier, open_classifier, problem_of
@@ -385,6 +386,7 @@ def measure_models(
         process=0,
     )
     if config.processes == 1:
+        keep_freed_memory()  # as after a training in this process
         report = measure_latency(request.classifiers(), request.examples, config)
     else:
         report = _in_fresh_processes(request)

@@ -17,12 +17,12 @@ Names = Annotated[tuple[str, ...], BeforeValidator(parts_of)]
 
 
 RULES: Mapping[str, Rule[CompressConfig]] = {
-    "shares below 1": Rule(
+    "shares outside 0 to 1": Rule(
         lambda config: not all(0 <= share < 1 for share in (*config.heads, *config.ffn)),
         "a share to cut is from 0 to below 1, as 0.25 for a quarter. Give shares by commas.",
         frozenset({"heads", "ffn"}),
     ),
-    "at least one layer": Rule(
+    "fewer than one layer": Rule(
         lambda config: any(layers < 1 for layers in config.layers),
         "a student has one layer at least. Give depths from 1, by commas.",
         frozenset({"layers"}),

@@ -342,7 +342,7 @@ def decided_near_limits(
 
 
 def undecided(results: Sequence[CandidateResult], config: CompressConfig) -> list[Candidate]:
-    """Return the candidates that would be trained but are only predicted to be near a limit."""
+    """Return the candidates that would be trained, near a limit, and have no probe yet."""
 
     def may_fit(result: CandidateResult) -> bool:
         if result.probe is not None or result.left_out not in (None, TOO_MUCH):

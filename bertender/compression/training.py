@@ -89,7 +89,7 @@ def student_steps(
         if start.layers:  # without layers, epochs, rate and batches are the method's own
             passes = {"epochs": config.epochs, "learning_rate": config.learning_rate}
             settings |= {"layers": candidate.layers, **passes, **pace}
-        if vocabulary and not cut_last and not _wants_teacher_tokens(settings):
+        if vocabulary and not cut_last and _compares_logits_alone(settings):
             settings |= vocabulary
             vocabulary = {}
         steps.append(_step("student", "distill", (TEACHER,), settings))
@@ -112,10 +112,14 @@ def _vocabulary(candidate: Candidate, config: CompressConfig) -> dict[str, Any]:
     return {"vocab_floor": config.vocab_floor, "vocab_size": size}
 
 
-def _wants_teacher_tokens(settings: Mapping[str, Any]) -> bool:
-    """Return whether a student of these settings must read all tokens of its teacher."""
-    distill = STAGES["distill"].config.parse(settings)
-    return bool(distill.changed_method().wants_teacher_tokens)
+def _compares_logits_alone(settings: Mapping[str, Any]) -> bool:
+    """Return whether a student of these settings may read other tokens than its teacher.
+
+    States of whole texts could be compared too, but their cache has a limit that `compress` has no
+    setting for.
+    """
+    method = STAGES["distill"].config.parse(settings).changed_method()
+    return method.needs <= {"logits"} and not method.wants_teacher_tokens
 
 
 def probe_steps(candidate: Candidate, config: CompressConfig) -> tuple[list[Step], list[Step]]:

@@ -48,20 +48,23 @@ def threads_by_default() -> int:
     return int(first) if first.isdecimal() else 0
 
 
-def set_allocator(parameters: Mapping[int, int]) -> None:
-    """Set byte values of `mallopt` for the rest of this process; do nothing without glibc."""
-    if (mallopt := getattr(ctypes.CDLL(None), "mallopt", None)) is not None:
-        for parameter, value in parameters.items():
-            mallopt(parameter, value)
+def set_allocator(parameter: int, value: int) -> bool:
+    """Set bytes of `mallopt` for the rest of this process; return whether the C library did."""
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    return mallopt is not None and mallopt(parameter, value) == 1
 
 
 def keep_freed_memory() -> None:
     """Keep what this process frees for its next tensors.
 
     Each step of a training frees the tensors that the next one allocates. Memory that went back to
-    the system would be zeroed again by the kernel: 10 to 30 % of a step on a CPU.
+    the system would be zeroed again by the kernel: 10 to 30 % of a step on a CPU. Up to 2 GB remain
+    with the process.
     """
-    set_allocator({M_MMAP_THRESHOLD: 2**30, M_TRIM_THRESHOLD: 2**31 - 1, M_TOP_PAD: 2**28})
+    # older versions of glibc refuse more than 32 MiB; without a threshold the others do harm
+    if set_allocator(M_MMAP_THRESHOLD, 2**30) or set_allocator(M_MMAP_THRESHOLD, 2**25):
+        set_allocator(M_TRIM_THRESHOLD, 2**31 - 1)
+        set_allocator(M_TOP_PAD, 2**28)
 
 
 def _quotas(root: Path) -> Iterator[float]:

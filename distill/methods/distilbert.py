@@ -2,7 +2,7 @@
 
 Student: the DistilBERT class, no token-type embeddings and no pooler, initialised from evenly
 spread teacher layers. 12 -> 6 takes 0, 2, 4, 7, 9 and 11, counted from 0, like the published
-checkpoint; only the last layers are matched, and any choice has them.
+checkpoint; only the last layers are matched, which an even spread has too.
 On a corpus, as in the paper: both models read texts with 15 % of the words masked. The loss is 5 x
 soft labels over the vocabulary of every real token, with T = 2, plus 2 x cross-entropy of the
 masked words, plus 1 x cosine of the last hidden states of real tokens (section 2; the weights are
@@ -54,7 +54,8 @@ small next to variances of 0.1."""
 class DistilBertStudent(StudentKind):
     """A DistilBERT, or a shorter copy of a teacher with parts that DistilBERT lacks.
 
-    MPNet's layers do not work without relative positions: a copy of six layers scored better.
+    MPNet's layers give other states without relative positions: a copy of six layers scored
+    better.
     """
 
     def build(self, start: PreTrainedModel, shape: StudentShape) -> PreTrainedModel:

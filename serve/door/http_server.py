@@ -157,7 +157,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self.is_in_head = False
-        if self.transport.is_closing():  # earlier requests are not read any more
+        if self.transport.is_closing():  # requests after the end of a connection are not read
             return
         size = len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
         if size > self.bounds.most_head_bytes:

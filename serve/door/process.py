@@ -68,7 +68,7 @@ def engine_of(repository: Path, config: ServeConfig, workspace: Workspace) -> En
 def run(serving: Coroutine[Any, Any, None]) -> None:
     """Run a door in its own event loop."""
     # glibc would adapt to the first large body, and keep the memory of later ones
-    set_allocator({M_MMAP_THRESHOLD: LARGE_BYTES})
+    set_allocator(M_MMAP_THRESHOLD, LARGE_BYTES)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(serving)
 

@@ -174,7 +174,8 @@ def vocabulary_size(start: Start, config: CompressConfig) -> int:
     ("start", "cut_in"),
     [
         (Start(name="small", layers=4, encoder="small"), "student"),
-        (Start(name="teacher", layers=4, method="pkd"), "student"),
+        (Start(name="teacher", layers=4, method="hard"), "student"),
+        (Start(name="teacher", layers=4, method="pkd"), "pruned"),
         (Start(name="teacher", layers=4, method="tinybert"), "pruned"),
         (Start(name="static", layers=0, method="static"), "student"),
     ],

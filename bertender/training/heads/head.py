@@ -95,7 +95,7 @@ def mean_of_rows(values: torch.Tensor, weights: torch.Tensor | None = None) -> t
 
     Args:
         values: values of the rows.
-        weights: weights of the rows; None for equal weights.
+        weights: weights of the rows; empty for equal weights.
     """
     if weights is None:
         return values.sum() / divisor(values.new_tensor(float(values.numel())))
