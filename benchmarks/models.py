@@ -236,16 +236,6 @@ def cascade_table(runs: Sequence[harness.Run]) -> cells.Table:
     return cells.Table(headings, rows, note)
 
 
-def demo_table(runs: Sequence[harness.Run]) -> cells.Table:
-    """Three rows of the demo's table, without the runtimes."""
-    (result,) = runs
-    shown = ("teacher", "student-int8", "bag-of-words")
-    ends = [row for row in result.rows if row["name"] in shown]
-    whole = table([result.model_copy(update={"rows": ends})])
-    rows = [[name, *others] for name, _, *others in whole.rows]
-    return cells.Table([whole.headings[0], *whole.headings[2:]], rows, whole.note)
-
-
 def kinds_table(runs: Sequence[harness.Run]) -> cells.Table:
     """The models of each kind of problem: scores of all, size and time of teacher and 8 bits."""
     found = {(run.about["task"], run.about.get("part")): run for run in runs}

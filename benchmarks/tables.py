@@ -46,7 +46,6 @@ MARKED = re.compile(r"(<!-- table: (\S+) -->\n).*?(<!-- end -->)", re.S)
 Write = Callable[[Sequence[Run]], Table]
 
 MEASURED: Mapping[str, tuple[str, Write]] = {
-    "demo": ("demo", models.demo_table),
     "chain": ("chain", models.table),
     "sst2": ("sst2", models.table),
     "kinds": ("kinds", models.kinds_table),
