@@ -35,6 +35,7 @@ from bertender.tasks.labelled import read_unlabelled
 from bertender.tasks.loading import sample, unlabelled_texts
 from bertender.tasks.rows import SkippedRows, stop
 from bertender.tasks.task import Task
+from distill.distillation.config import DistillConfig
 
 TEACHER = "teacher"
 LEAST_VOCABULARY_RATIO = 2
@@ -76,8 +77,8 @@ def student_steps(
     shared = {**_texts(config, unlabelled), "seed": config.seed, **ALLOW_CONSTANT}
     pace = {"batch_size": config.batch_size, "no_dropout": config.no_dropout}
     start = candidate.start
-    cuts = {"heads": candidate.heads, "ffn": candidate.ffn}
-    cuts = {name: share for name, share in cuts.items() if share}
+    shares = {"heads": candidate.heads, "ffn": candidate.ffn}
+    cuts: dict[str, Any] = {name: share for name, share in shares.items() if share}
     vocabulary = _vocabulary(candidate, config) if candidate.vocab else {}
     if candidate.is_distilled:
         # whether the vocabulary is cut is the candidate's choice
@@ -118,7 +119,7 @@ def _compares_logits_alone(settings: Mapping[str, Any]) -> bool:
     States of whole texts could be compared too, but their cache has a limit that `compress` has no
     setting for.
     """
-    method = STAGES["distill"].config.parse(settings).changed_method()
+    method = DistillConfig.parse(settings).changed_method()
     return method.needs <= {"logits"} and not method.wants_teacher_tokens
 
 
