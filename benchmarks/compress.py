@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from benchmarks.cells import DASH, Table, machine, score, two
+from benchmarks import cells
 from benchmarks.harness import Out, Row, Run, recorded, save_runs
 from bertender.core.machine import Environment, MachineLoad
 
@@ -45,7 +45,7 @@ def _recorded(command: str, rows: Sequence[Row], about: Row, part: str) -> Run:
     return made.model_copy(update={"environment": environment, "command": command})
 
 
-def table(runs: Sequence[Run]) -> Table:
+def table(runs: Sequence[Run]) -> cells.Table:
     """Candidates: size and time against the limits, scores, and why others were left out."""
     report = part_of(runs, "report")
     shown = _nearest(report.rows)
@@ -54,17 +54,50 @@ def table(runs: Sequence[Run]) -> Table:
         measured = row["measured"] or row["predicted"]
         about = "" if row["measured"] else "~"
         choice = row["choice"] or (row["rounds"][-1]["score"] if row["rounds"] else None)
-        chosen_by = DASH if choice is None else f"{choice:.2f}"
-        mb, ms = (f"{about}{two(measured[cost])}" for cost in ("model_mb", "single_ms"))
-        why = [score(row["score"]), _why(row)]
+        chosen_by = cells.DASH if choice is None else f"{choice:.2f}"
+        mb, ms = (f"{about}{cells.two(measured[cost])}" for cost in ("model_mb", "single_ms"))
+        why = [cells.score(row["score"]), _why(row)]
         rows.append([title(row["candidate"]), mb, ms, chosen_by, *why])
     limits, others = report.about["config"], len(report.rows) - len(shown)
     note = (
         f"Limits: {limits['max_mb']:g} MB, {limits['max_ms']:g} ms, {report.about['metric']} "
         f"{limits['min_score']:g}; ~ is predicted; {others} further candidates "
-        f"were predicted, {report.about['minutes']:.0f} minutes in all. {machine(report)}."
+        f"were predicted, {report.about['minutes']:.0f} minutes in all. {cells.machine(report)}."
     )
-    return Table(["Candidate", "MB", "ms", "To choose by", "Held out", "Why not"], rows, note)
+    return cells.Table(["Candidate", "MB", "ms", "To choose by", "Held out", "Why not"], rows, note)
+
+
+STEPS = {
+    "teacher": "teacher, in PyTorch",
+    "student": "student, in PyTorch",
+    "onnx": "its ONNX graph",
+    "int8": "its 8 bits, tables in 4",
+}
+
+
+def chain_table(runs: Sequence[Run]) -> cells.Table:
+    """From the teacher to the chosen model: size, score, and the share of the teacher's score."""
+    result = part_of(runs, "table")
+    first = result.rows[0]
+    rows = []
+    for row in result.rows:
+        smaller, kept, faster = "", cells.DASH, cells.DASH
+        if row is not first:
+            sizes = (each["size"]["artifact_size_bytes"] for each in (first, row))
+            smaller = f", {cells.two(next(sizes) / next(sizes))}x smaller"
+            change, whole = row["change"], first["score"]["value"]
+            share = {name: 100 + change[name] / whole for name in ("value", "low", "high")}
+            kept = f"{share['value']:.1f} % [{share['low']:.1f}, {share['high']:.1f}]"
+            faster = cells.times(row["latency"]["speedup"])
+        title = STEPS.get(row["name"], str(row["name"]))
+        size = f"{cells.megabytes(row)}{smaller}"
+        rows.append([title, size, cells.score(row["score"]), kept, cells.single_ms(row), faster])
+    note = (
+        f"{cells.task_title(result.about['task'])}, n = {result.about['n']}; brackets are 95 % "
+        f"intervals; times as fast: over the first row, for one text. {cells.machine(result)}."
+    )
+    headings = ["Model", "MB", "Score", "Of the teacher's", "One text, ms", "Times as fast"]
+    return cells.Table(headings, rows, note)
 
 
 def _nearest(rows: Sequence[Row]) -> list[Row]:

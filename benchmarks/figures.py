@@ -9,7 +9,7 @@ from html import escape
 
 import numpy as np
 
-from benchmarks import compress, methods, models, pruning, runtimes, serving
+from benchmarks import compress, methods, pruning, runtimes, serving
 from benchmarks.cells import machine, mean_over, megabytes, over, single_ms, task_title, two
 from benchmarks.harness import RESULTS, Run, newest, read_runs
 from benchmarks.servers import LONGEST_TOKENS, SERVERS
@@ -105,46 +105,43 @@ def axes(
 
 
 PLACES: Mapping[str, tuple[str, float, float, str]] = {
-    "teacher": ("teacher, PyTorch", 86, -50, "end"),
-    "teacher-onnx": ("teacher, ONNX", 0, 60, "middle"),
-    "first-0": ("student, PyTorch", 18, 4, "start"),
-    "first-onnx-0": ("student, ONNX", 0, 34, "middle"),
-    "first-fused-0": ("8 bits", -44, -78, "start"),
-    "deeper-fused-0": ("6 layers, 8 bits", 12, -22, "start"),
+    "teacher": ("teacher, PyTorch", -42, 4, "end"),
+    "student": ("student, PyTorch", 18, 4, "start"),
+    "onnx": ("student, ONNX", 0, 34, "middle"),
+    "int8": ("8 bits", -44, -78, "start"),
 }
-"""Row of the chain -> its words, and where they stand, from its middle."""
+"""Step of a compression -> its words, and where they stand, from its middle."""
 
 
 def scatter(drawing: Drawing) -> None:
     """Milliseconds against score, from the teacher to the chosen model; area is megabytes."""
-    (result,) = read_runs(newest("chain"))
-    rows = {row["name"]: row for row in result.rows if row["name"] not in models.LEFT_OUT}
-    x, y = scale(0.7, 110, 70, 735, log=True), scale(0.87, 0.95, 330, 40)
+    result = compress.part_of(read_runs(newest("headline")), "table")
+    rows = {row["name"]: row for row in result.rows if row["name"] in PLACES}
+    x, y = scale(0.7, 170, 70, 735, log=True), scale(0.87, 0.965, 330, 40)
     titles = (f"milliseconds for one text ({machine(result)})", "accuracy on SST-2")
-    axes(drawing, x, y, ((1, 2, 5, 10, 20, 50, 100), (0.88, 0.9, 0.92, 0.94)), titles)
+    axes(drawing, x, y, ((1, 2, 5, 10, 20, 50, 100), (0.88, 0.9, 0.92, 0.94, 0.96)), titles)
     for name, row in rows.items():
         ms, size = row["latency"]["single"]["p50_ms"], row["size"]["artifact_size_bytes"] / 1e6
         place, value = x(ms), row["score"]["value"]
-        colour = "two" if "fused" in name else "one"
+        colour = "two" if name == "int8" else "one"
         drawing.line(place, y(row["score"]["low"]), place, y(row["score"]["high"]), "line")
         drawing.dot(place, y(value), 1.6 * math.sqrt(size), colour, 0.35)
         drawing.dot(place, y(value), 2.5, colour)
-        if name in PLACES:
-            title, dx, dy, anchor = PLACES[name]
-            words = f"{title}: {single_ms(row)} ms, {megabytes(row)} MB"
-            drawing.text(place + dx, y(value) + dy, words, "ink", anchor)
+        title, dx, dy, anchor = PLACES[name]
+        words = f"{title}: {single_ms(row)} ms, {megabytes(row)} MB"
+        drawing.text(place + dx, y(value) + dy, words, "ink", anchor)
 
 
 def steps(drawing: Drawing) -> None:
     """The chain, with sizes and times from BERT-base to the endpoint."""
-    (result,) = read_runs(newest("chain"))
+    result = compress.part_of(read_runs(newest("headline")), "table")
     rows = {row["name"]: row for row in result.rows}
     stages = (
         ("teacher", "your model, or\nfine-tuned", "teacher"),
-        ("distil", "fewer layers,\nsmaller vocabulary", "first-0"),
+        ("distil", "fewer layers,\nsmaller vocabulary", "student"),
         ("prune", "heads and\nneurons", ""),
-        ("export", "ONNX graph,\nchecked", "first-onnx-0"),
-        ("quantize", "8 bits, checked\nby the gate", "first-fused-0"),
+        ("export", "ONNX graph,\nchecked", "onnx"),
+        ("quantize", "8 bits, checked\nby the gate", "int8"),
         ("compare", "one table\nof all", ""),
         ("serve", "Triton,\nno padding", ""),
     )

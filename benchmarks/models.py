@@ -41,12 +41,6 @@ EVERY = "every n-th"
 SERVED = "served"
 RUNS_AS = {"onnxruntime": "ONNX Runtime", "openvino": "OpenVINO", None: "PyTorch"}
 TITLES = {
-    "first-0": "student, 4 layers",
-    "first-onnx-0": "its ONNX graph",
-    "first-fused-0": "8 bits, 4-bit table, fused attention",
-    "first-fused-1": "the same, seed 1",
-    "first-fused-2": "the same, seed 2",
-    "deeper-fused-0": "6 layers, made alike",
     "modern": "ModernBERT, 6 x 384",
     "modern-onnx": "its fused ONNX graph",
     "modern-int8": "its 8 bits",
@@ -57,7 +51,7 @@ TITLES = {
     "hard": "student, labels alone",
     "bag-of-words": "bag of words",
 }
-LEFT_OUT = {"first-four-bit-0", "deeper-four-bit-0", "static", "static-onnx", "student-onnx"}
+LEFT_OUT = {"static", "static-onnx", "student-onnx"}
 """Rows of a comparison that nobody would choose."""
 SEED_TITLES = {
     "first": "student, 4 layers",

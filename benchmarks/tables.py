@@ -46,7 +46,6 @@ MARKED = re.compile(r"(<!-- table: (\S+) -->\n).*?(<!-- end -->)", re.S)
 Write = Callable[[Sequence[Run]], Table]
 
 MEASURED: Mapping[str, tuple[str, Write]] = {
-    "chain": ("chain", models.table),
     "sst2": ("sst2", models.table),
     "kinds": ("kinds", models.kinds_table),
     "languages": ("languages", models.languages_table),
@@ -56,6 +55,7 @@ MEASURED: Mapping[str, tuple[str, Write]] = {
     "few-bits": ("few-bits", models.seeds_table),
     "starts": ("starts", models.starts_table),
     "compress": ("compress", compress.table),
+    "headline": ("headline", compress.chain_table),
     "methods": ("methods", methods.table),
     "methods-epochs": ("methods-epochs", methods.epochs_table),
     "few-labels": ("few-labels", methods.labels_table),
