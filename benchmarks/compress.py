@@ -81,17 +81,16 @@ def chain_table(runs: Sequence[Run]) -> cells.Table:
     first = result.rows[0]
     rows = []
     for row in result.rows:
-        smaller, kept, faster = "", cells.DASH, cells.DASH
+        size, share, speedup = cells.megabytes(row), cells.DASH, cells.DASH
         if row is not first:
-            sizes = (each["size"]["artifact_size_bytes"] for each in (first, row))
-            smaller = f", {cells.two(next(sizes) / next(sizes))}x smaller"
-            change, whole = row["change"], first["score"]["value"]
-            share = {name: 100 + change[name] / whole for name in ("value", "low", "high")}
-            kept = f"{share['value']:.1f} % [{share['low']:.1f}, {share['high']:.1f}]"
-            faster = cells.times(row["latency"]["speedup"])
+            whole, part = (each["size"]["artifact_size_bytes"] for each in (first, row))
+            size += f", {cells.two(whole / part)}x smaller"
+            points = (row["change"][name] for name in ("value", "low", "high"))
+            value, low, high = (100 + each / first["score"]["value"] for each in points)
+            share = f"{value:.1f} % [{low:.1f}, {high:.1f}]"
+            speedup = cells.times(row["latency"]["speedup"])
         title = STEPS.get(row["name"], str(row["name"]))
-        size = f"{cells.megabytes(row)}{smaller}"
-        rows.append([title, size, cells.score(row["score"]), kept, cells.single_ms(row), faster])
+        rows.append([title, size, cells.score(row["score"]), share, cells.single_ms(row), speedup])
     note = (
         f"{cells.task_title(result.about['task'])}, n = {result.about['n']}; brackets are 95 % "
         f"intervals; times as fast: over the first row, for one text. {cells.machine(result)}."

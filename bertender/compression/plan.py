@@ -305,7 +305,7 @@ def _limits(config: CompressConfig) -> dict[str, tuple[float, str]]:
 
 
 def excess(cost: Cost, config: CompressConfig) -> float:
-    """Return cost over limit for the tightest limit; at most 1 where all limits are kept."""
+    """Return cost over limit for the tightest limit; at most 1 if all limits hold."""
     shares = (float(getattr(cost, of)) / most for most, of in _limits(config).values())
     return max(shares, default=0.0)
 

@@ -73,7 +73,7 @@ class Artifact:
                 again.
 
         Raises:
-            NotAnArtifactError: there is no such directory, or no readable `artifact.json` in it.
+            NotAnArtifactError: the directory or a readable `artifact.json` is missing.
             DamagedArtifactError: files are missing or changed; the message names all of them.
         """
         directory = Path(path)
@@ -326,7 +326,7 @@ def foreign_files(folder: Path) -> list[str]:
     """Return the names of files in an artifact's folder that its card does not list.
 
     Raises:
-        NotAnArtifactError: there is no card of bertender.
+        NotAnArtifactError: the folder has no `artifact.json`.
     """
     own = {CARD_NAME, TIMING_NAME, *read_card(folder).files}
     names = (
@@ -424,7 +424,7 @@ def write_timing(timing: Timing, artifact: Path) -> None:
 
 
 def read_timing(artifact: Artifact) -> Timing | None:
-    """Return the timing next to an artifact's card, or None if there is no readable one."""
+    """Return the timing next to an artifact's card, or None if it cannot be read."""
     try:
         return Timing.model_validate_json((artifact.path / TIMING_NAME).read_bytes())
     except (OSError, ValidationError):

@@ -152,7 +152,7 @@ def read_card(directory: Path) -> Card:
     """Return the card in a directory.
 
     Raises:
-        NotAnArtifactError: there is no card, or it cannot be read.
+        NotAnArtifactError: the card is missing or cannot be read.
     """
     path = directory / CARD_NAME
     if not directory.is_dir():
