@@ -107,7 +107,7 @@ def axes(
 PLACES: Mapping[str, tuple[str, float, float, str]] = {
     "teacher": ("teacher, PyTorch", -42, 4, "end"),
     "student": ("student, PyTorch", 18, 4, "start"),
-    "onnx": ("student, ONNX", 0, 34, "middle"),
+    "onnx": ("student, ONNX", -14, 84, "start"),
     "int8": ("8 bits", -44, -78, "start"),
 }
 """Step of a compression -> its words, and where they stand, from its middle."""
