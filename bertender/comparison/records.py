@@ -82,24 +82,6 @@ class CompareConfig(LatencyConfig):
     )
 
 
-def _of_one_process(config: Any) -> Any:
-    """Return the settings of an older file, whose timings were all in one process."""
-    return {"processes": 1, **config} if isinstance(config, dict) else config
-
-
-def _by_process(depth: int) -> BeforeValidator:
-    """Return a validator that adds the process axis to samples of an older file with one
-    process."""
-
-    def nested(samples: Any) -> Any:
-        first = samples
-        for _ in range(depth - 1):
-            first = first[0] if first else ()
-        return samples if isinstance(first, (list, tuple)) else [samples]
-
-    return BeforeValidator(nested)
-
-
 class Percentiles(Record):
     """Percentiles of one row's samples, in milliseconds."""
 
@@ -116,10 +98,10 @@ class Latency(Record):
     batch: Percentiles = Field(description="one batch, padded to its longest, tokenised and run")
     texts_per_second: float = Field(description="texts of all timed batches over their time")
     speedup: Speedup = Field(description="over the first row: single texts, by medians of rounds")
-    single_ms: Annotated[tuple[tuple[tuple[float, ...], ...], ...], _by_process(3)] = Field(
+    single_ms: tuple[tuple[tuple[float, ...], ...], ...] = Field(
         description="raw: processes x rounds x texts"
     )
-    batch_ms: Annotated[tuple[tuple[float, ...], ...], _by_process(2)] = Field(
+    batch_ms: tuple[tuple[float, ...], ...] = Field(
         description="raw: processes x rounds, a batch each"
     )
 
@@ -132,7 +114,7 @@ class Latency(Record):
 class LatencyReport(Record):
     """Interleaved measurements and their settings."""
 
-    config: Annotated[LatencyConfig, BeforeValidator(_of_one_process)]
+    config: LatencyConfig
     threads: int = Field(description="that `config.threads` resolved to")
     batch_texts: int = Field(description="texts in a batch; fewer than asked in a small split")
     rows: tuple[Latency, ...]
@@ -251,7 +233,7 @@ class Conditions(Record):
         None, description="settings of the task; None in files that do not record them"
     )
     lengths: Lengths
-    config: Annotated[CompareConfig, BeforeValidator(_of_one_process)]
+    config: CompareConfig
     load: MachineLoad | None = Field(
         None, description="while the rows were timed; None in files that do not record it"
     )

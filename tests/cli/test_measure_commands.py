@@ -135,21 +135,6 @@ def test_compare_shows_a_saved_table_in_every_form(saved: Path) -> None:
     assert "student" in table and "Speedup" in table and "int8" in table
 
 
-def test_what_was_saved_before_loads_were_recorded_is_shown(saved: Path, tmp_path: Path) -> None:
-    """And before there were several processes, a constant row, or a second row of the first."""
-    values = json.loads(saved.read_text())
-    del values["circumstances"]["load"], values["constant"], values["noise_floor"]
-    del values["circumstances"]["config"]["processes"], values["circumstances"]["config"]["noisy"]
-    for row in values["rows"]:
-        del row["parent"], row["speedup_over_onnx_float32"]
-        for name in ("single_ms", "batch_ms"):
-            (row["latency"][name],) = row["latency"][name]
-    (tmp_path / "old.json").write_text(json.dumps(values))
-    text = succeed("compare", "--saved", tmp_path / "old.json", "--markdown").stdout
-    assert "(load not recorded)" in text and "2 rounds, rows interleaved" in text
-    assert "always " not in text and "noise floor" not in text and "Over ONNX" not in text
-
-
 def test_a_table_as_wide_as_it_needs_is_not_cut(
     saved: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -61,8 +61,8 @@ TEACHER = ComparisonRow(
         batch=Percentiles(p50_ms=201.4, p95_ms=215.0, p99_ms=220.0),
         texts_per_second=158.3,
         speedup=Speedup(value=1.0, low=1.0, high=1.0),
-        single_ms=((9.951,),),
-        batch_ms=(201.4,),
+        single_ms=(((9.951,),),),
+        batch_ms=((201.4,),),
     ),
     parity=None,
 )

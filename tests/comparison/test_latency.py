@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from bertender.comparison.latency import Turns, measure_latency, merged, threads_of
-from bertender.comparison.records import Latency, LatencyConfig, LatencyReport
+from bertender.comparison.records import LatencyConfig, LatencyReport
 from bertender.core import machine as load
 from bertender.core.errors import ConfigError, DataError, MachineBusyError
 from bertender.core.machine import CpuSeconds, MachineLoad, environment
@@ -197,18 +197,6 @@ def test_processes_are_merged_with_their_raw_samples(monkeypatch: pytest.MonkeyP
     assert fast_row.speedup.low < 2.0 + 1e-6 and fast_row.speedup.high > 4.0 - 1e-6
     assert fast_row.texts_per_second == pytest.approx(1000 * 2 / (4.0 + 2.0))
     assert fast_row.single.p50_ms == pytest.approx(3.0)
-
-
-def test_samples_of_earlier_files_are_those_of_one_process(bench: Bench) -> None:
-    report = measure_latency([bench.classifier("a", 1.0)], EXAMPLES, CONFIG)
-    row = report.rows[0].model_dump(mode="json")
-    flat = {"single_ms": row["single_ms"][0], "batch_ms": row["batch_ms"][0]}
-    assert Latency.model_validate({**row, **flat}) == report.rows[0]
-    saved = report.model_dump(mode="json", exclude={"load", "noise_floor"})
-    del saved["config"]["processes"], saved["config"]["noisy"]
-    earlier = LatencyReport.model_validate(saved)
-    assert earlier.config.processes == 1 and earlier.load is None
-    assert LatencyConfig.parse({}).processes == 3, "at least three for what is timed now"
 
 
 def test_the_load_is_recorded_and_a_busy_machine_refused(
