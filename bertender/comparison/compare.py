@@ -130,6 +130,7 @@ def compare(
         )
     asked = task.problem.asked(task.dev.examples)
     timed = measure_models(models, asked, config)
+    assert timed.noise_floor is not None
     rows = []
     for artifact, model, own, change, latency in zip(
         of_rows, models, scored, changes, timed.rows, strict=True

@@ -210,7 +210,7 @@ def time_in_turns(
 
 
 def merged(reports: Sequence[LatencyReport], config: LatencyConfig) -> LatencyReport:
-    """Merge the reports of several processes on the same rows, without their load."""
+    """Merge the reports of several processes on the same rows."""
     one = reports[0]
     by_row = list(zip(*(report.rows for report in reports), strict=True))
     single_ms = [[rounds for row in rows for rounds in row.single_ms] for rows in by_row]
@@ -222,6 +222,7 @@ def merged(reports: Sequence[LatencyReport], config: LatencyConfig) -> LatencyRe
         rows=_rows(
             [row.name for row in one.rows], single_ms, batch_ms, one.batch_texts, config.seed
         ),
+        load=busiest([report.load for report in reports]),
     )
 
 
@@ -405,10 +406,8 @@ def _in_fresh_processes(request: TimingRequest) -> LatencyReport:
         repetition = request.model_copy(update={"config": of_one, "process": number})
         with open_engines(repetition) as take:
             reports.append(time_in_turns(names, take, texts, of_one, process=number))
-        if load := reports[-1].load:
-            check_load(load, config.noisy)
-    load = busiest([report.load for report in reports if report.load])
-    return merged(reports, config).model_copy(update={"load": load})
+        check_load(reports[-1].load, config.noisy)
+    return merged(reports, config)
 
 
 @contextmanager

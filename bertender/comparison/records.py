@@ -121,9 +121,7 @@ class LatencyReport(Record):
     noise_floor: Latency | None = Field(
         None, description="the first row, opened and timed a second time; None where it was not"
     )
-    load: MachineLoad | None = Field(
-        None, description="of the busiest process; None in files that do not record it"
-    )
+    load: MachineLoad = Field(description="of the busiest process")
 
 
 def percentiles(samples_ms: npt.NDArray[np.float64]) -> Percentiles:
@@ -229,19 +227,13 @@ class Conditions(Record):
     labels: tuple[str, ...]
     n: int = Field(description="held-out examples that every row classified")
     task_fingerprint: str = Field(description="sha256 of the task's data")
-    source: dict[str, Any] | None = Field(
-        None, description="settings of the task; None in files that do not record them"
-    )
+    source: dict[str, Any] = Field(description="settings of the task")
     lengths: Lengths
     config: CompareConfig
-    load: MachineLoad | None = Field(
-        None, description="while the rows were timed; None in files that do not record it"
-    )
-    chosen_on: tuple[ChosenOn, ...] | None = Field(
-        None,
+    load: MachineLoad = Field(description="while the rows were timed")
+    chosen_on: tuple[ChosenOn, ...] = Field(
         description="where the settings of the rows were chosen; more than one where rows differ, "
-        "empty where no row records it, as finished models do not; None in files that do not "
-        "record it",
+        "empty where no row records it, as finished models do not",
     )
 
 
@@ -316,8 +308,7 @@ class ComparisonRow(Record):
     kind: str
     runtime: str | None = Field(
         None,
-        description="row of RUNTIMES that ran it; None where it is not onnx, and in files that do "
-        "not record it, which ONNX Runtime ran",
+        description="row of RUNTIMES that ran it; None where it is not onnx",
     )
     family: str
     stage: str
@@ -325,15 +316,9 @@ class ComparisonRow(Record):
     seed: int
     size: Size
     score: Score
-    scores: AllScores | None = Field(
-        None,
-        description="by every metric of the problem type, and of each label; None in files that do "
-        "not record them",
-    )
+    scores: AllScores = Field(description="by every metric of the problem type, and of each label")
     reliability: Reliability | None = Field(
-        None,
-        description="of its probabilities on the held-out texts; None where there are none, and in "
-        "files that do not record it",
+        None, description="of its probabilities on the held-out texts; None where there are none"
     )
     cascade: CascadeFindings | None = Field(
         None, description="where two models answer; None of one model"
@@ -353,13 +338,10 @@ class ComparisonRow(Record):
     parity: ParitySummary | None = Field(description="with its parent, from the card; else None")
     lengths: LengthsRead | None = Field(
         None,
-        description="of the texts in the row's own tokens; None where it reads words, and in files "
-        "that do not record it",
+        description="of the texts in the row's own tokens; None where it reads words",
     )
     constant: ConstantFindings | None = Field(
-        None,
-        description="where it predicts one label for all held-out texts; None in files that do not "
-        "record it, too",
+        None, description="where it predicts one label for all held-out texts"
     )
     further: dict[str, Score] = Field(
         default_factory=dict,
@@ -369,13 +351,13 @@ class ComparisonRow(Record):
         None, description="of a model whose heads were pruned, and of its export; else None"
     )
     lineage: tuple[Ancestor, ...] = Field(
-        (), description="the row's artifact, then those it was made from; none in older files"
+        description="the row's artifact, then those it was made from"
     )
     confusion: tuple[Confused, ...] | None = Field(
-        None, description="by label; None where a text has not one label, and in older files"
+        None, description="by label; None where a text has not one label"
     )
     disagreements: tuple[Disagreement, ...] | None = Field(
-        None, description="the largest first; None in the first row, of vectors and in older files"
+        None, description="the largest first; None in the first row, and of vectors"
     )
     sensitivity: SensitivityFindings | None = Field(
         None, description="of products to 8 bits, from the card; None where it was not measured"
@@ -391,18 +373,14 @@ class Comparison(Record):
 
     circumstances: Conditions
     rows: tuple[ComparisonRow, ...]
-    constant: ConstantRow | None = Field(
-        None, description="what needs no model; None in files that do not record it"
-    )
-    noise_floor: Latency | None = Field(
-        None,
+    constant: ConstantRow = Field(description="what needs no model")
+    noise_floor: Latency = Field(
         description="the first row timed a second time, as a row of its own: its speedup is what "
-        "chance alone makes; None where it was not",
+        "chance alone makes",
     )
-    timed_lengths: tuple[tuple[tuple[int, ...], ...], ...] | None = Field(
-        None,
+    timed_lengths: tuple[tuple[tuple[int, ...], ...], ...] = Field(
         description="of the single texts that were timed, processes x rounds x texts: tokens of "
-        "the first row, words where it reads words; None in older files",
+        "the first row, words where it reads words",
     )
 
 

@@ -266,31 +266,29 @@ class ScoreTable:
 def score_tables(comparison: Comparison, *, by_label: bool) -> list[ScoreTable]:
     """Return a table of all scores of the rows, and one per row for its labels.
 
-    Problem types with one metric, and files without scores, have no such table. Rows with
-    probabilities also have a reliability curve.
+    Problem types with one metric have no such table. Rows with probabilities also have a
+    reliability curve.
     """
-    rows = [(row.name, row.scores) for row in comparison.rows if row.scores]
-    tables = []
-    if rows and len(rows[0][1].scores) > 1:
-        headings = [each.metric for each in rows[0][1].scores]
-        cells = [[(name,), *map(_score, found.scores)] for name, found in rows]
+    rows, tables = comparison.rows, []
+    headings = [each.metric for each in rows[0].scores.scores]
+    if len(headings) > 1:
+        cells = [[(row.name,), *map(_score, row.scores.scores)] for row in rows]
         tables.append(ScoreTable("All scores", ["Artifact", *headings], cells))
     headings = ["Label", "Precision", "Recall", "F1", "There", "Predicted"]
-    for name, found in rows if by_label else ():
+    for row in rows if by_label else ():
         cells = [
             [
                 (label,),
                 *((DASH if part is None else f"{part:.3f}",) for part in own[:3]),
                 *((str(count),) for count in own[3:]),
             ]
-            for label, each in found.by_label.items()
+            for label, each in row.scores.by_label.items()
             for own in [(each.precision, each.recall, each.f1, each.actual, each.predicted)]
         ]
         if cells:
-            tables.append(ScoreTable(f"Labels of {name}", headings, cells))
+            tables.append(ScoreTable(f"Labels of {row.name}", headings, cells))
     if by_label:
-        curves = [(row.name, row.reliability) for row in comparison.rows if row.reliability]
-        tables += [_curve(name, found) for name, found in curves]
+        tables += [_curve(row.name, row.reliability) for row in rows if row.reliability]
     return tables
 
 
@@ -331,16 +329,14 @@ def table_rows(comparison: Comparison, columns: Sequence[Column]) -> list[list[C
         [marked(column.cell(row), noisy and column.timed) for column in columns]
         for row in comparison.rows
     ]
-    if constant := comparison.constant:  # needs no model, and has two cells
-        cells = {NAME.title: (constant.name,), SCORE.title: _score(constant.score)}
-        rows.append([cells.get(column.title, (DASH,)) for column in columns])
-    return rows
+    constant = comparison.constant  # needs no model, and has two cells
+    cells = {NAME.title: (constant.name,), SCORE.title: _score(constant.score)}
+    return [*rows, [cells.get(column.title, (DASH,)) for column in columns]]
 
 
 def is_noisy(comparison: Comparison) -> bool:
     """Return whether other work disturbed the times."""
-    load = comparison.circumstances.load
-    return load is not None and load.noisy
+    return comparison.circumstances.load.noisy
 
 
 def marked(cell: Cell, noisy: bool) -> Cell:
@@ -388,12 +384,13 @@ def comparison_lines(comparison: Comparison) -> list[str]:
         for row in rows
         if is_below_chance(row.score, len(conditions.labels))
     ]
-    scored = [(row.name, row.score) for row in rows]
-    if comparison.constant:
-        scored.append((comparison.constant.name, comparison.constant.score))
+    constant = comparison.constant
     lines += [
         f"`{name}` has no {score.metric}: {score.undefined}"
-        for name, score in scored
+        for name, score in (
+            *((row.name, row.score) for row in rows),
+            (constant.name, constant.score),
+        )
         if score.undefined is not None
     ]
     truncated: dict[LengthsRead, list[str]] = {}
@@ -415,15 +412,14 @@ def comparison_lines(comparison: Comparison) -> list[str]:
             f"Pareto front of disk, {time} and score, by point estimates: {front}; each of the "
             "other rows is dominated by one of these"
         )
-    if again := comparison.noise_floor:
-        value, interval = marked(speedup_cell(again.speedup), is_noisy(comparison))
-        lines.append(f"noise floor, the same model ({again.name}) twice: {value} {interval}")
-    if constant := comparison.constant:
-        lines.append(
-            f"`{constant.name}` reads no text: it is the best such answer by the training texts, "
-            "or the validation texts where there are none"
-        )
-    return lines
+    again = comparison.noise_floor
+    value, interval = marked(speedup_cell(again.speedup), is_noisy(comparison))
+    return [
+        *lines,
+        f"noise floor, the same model ({again.name}) twice: {value} {interval}",
+        f"`{constant.name}` reads no text: it is the best such answer by the training texts, "
+        "or the validation texts where there are none",
+    ]
 
 
 def _cascade_line(row: ComparisonRow, noisy: bool) -> str:
@@ -470,14 +466,13 @@ def conditions_lines(conditions: Conditions) -> list[str]:
         rounds = f"{config.processes} fresh processes of {rounds} each"
     shown = dict.fromkeys((*VERSIONS_SHOWN, *(runtime.package for runtime in runtimes)))
     versions = ", ".join(f"{name} {environment.versions.get(name, DASH)}" for name in shown)
-    chosen_on = conditions.chosen_on
     return [
         f"{conditions.task}: {conditions.metric}, n = {conditions.n}; "
         "brackets are 95 % intervals; change and speedup are against the first row",
         f"{environment.cpu_model}, {int8} int8 dot products ({flags or 'no vector flags'}); "
         f"{environment.cores} cores, {conditions.threads} threads for {', '.join(engines)} and "
         f"{last} alike",
-        *([] if chosen_on is None else [f"scored on the held-out texts; {CHOICES[*chosen_on]}"]),
+        f"scored on the held-out texts; {CHOICES[conditions.chosen_on]}",
         f"{devices}; parity is with the model that a row was made from, in the runtime that it was "
         "checked in",
         f"{texts}; single texts at their natural length, batches padded to their longest; "
@@ -491,8 +486,6 @@ def conditions_lines(conditions: Conditions) -> list[str]:
 
 def _load(conditions: Conditions) -> str:
     load = conditions.load
-    if load is None:
-        return f"other work while it was timed: {DASH} (load not recorded)"
     if not load.noisy:
         return f"while it was timed, {load}"
     return (

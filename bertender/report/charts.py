@@ -186,10 +186,7 @@ def scatter(comparison: Comparison) -> Spec:
 
 
 def time_by_length(comparison: Comparison) -> Spec | None:
-    """Draw the median time of single texts over their length; None if lengths are not saved or all
-    equal."""
-    if comparison.timed_lengths is None:
-        return None
+    """Draw the median time of single texts over their length; None if lengths are all equal."""
     lengths = np.array(flat(comparison.timed_lengths))
     edges = np.unique(np.quantile(lengths, np.linspace(0, 1, LENGTH_BINS + 1)))
     if len(edges) < 3:

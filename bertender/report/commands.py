@@ -61,21 +61,17 @@ def _command_of(made: Ancestor, parent: Ancestor | None, place: str) -> str:
 
 
 def comparing(comparison: Comparison) -> str:
-    """Return the command that measures a comparison; empty if the file names no artifacts."""
-    by_name = {row.name: row.lineage[0].place for row in comparison.rows if row.lineage}
+    """Return the command that measures a comparison."""
+    by_name = {row.name: row.lineage[0].place for row in comparison.rows}
     pairs = [row.cascade for row in comparison.rows if row.cascade]
-    places = dict.fromkeys(by_name[row.name] for row in comparison.rows if row.name in by_name)
-    if not places:
-        return ""
+    places = dict.fromkeys(by_name.values())
     cascades = [
         word for pair in pairs for word in ("--cascade", by_name[pair.small], by_name[pair.strong])
     ]
     conditions = comparison.circumstances
     # otherwise the task is that of the first model that records one
-    known = next((made.source for row in comparison.rows for made in row.lineage[:1]), {})
-    task = {
-        name: value for name, value in (conditions.source or {}).items() if known.get(name) != value
-    }
+    known = comparison.rows[0].lineage[0].source
+    task = {name: value for name, value in conditions.source.items() if known.get(name) != value}
     config = to_jsonable_python(conditions.config)
     own = [*flags(TaskConfig, task), *flags(CompareConfig, config)]
     return shlex.join(["bertender", "compare", *places, *cascades, *own])

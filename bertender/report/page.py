@@ -136,7 +136,7 @@ def page(
             (row.name, spec) for row in comparison.rows if (spec := charts.sensitivity(row))
         ],
         analyses=analyses,
-        lineages=[(row.name, making(row.lineage)) for row in comparison.rows if row.lineage],
+        lineages=[(row.name, making(row.lineage)) for row in comparison.rows],
         comparing=comparing(comparison),
         versions=comparison.circumstances.environment.versions,
         place=place,

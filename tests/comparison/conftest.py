@@ -5,12 +5,10 @@ from __future__ import annotations
 import pytest
 
 from bertender.comparison.records import Comparison
-from tests.comparison.rows import AGAIN, CONSTANT, STUDENT, TEACHER, conditions
+from tests.comparison.rows import STUDENT, TEACHER, compared
 from tests.gate.conftest import one_thread as one_thread  # a fixture of these tests too
 
 
 @pytest.fixture
 def comparison() -> Comparison:
-    return Comparison(
-        circumstances=conditions(), rows=(TEACHER, STUDENT), constant=CONSTANT, noise_floor=AGAIN
-    )
+    return compared(TEACHER, STUDENT)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from bertender.comparison.accuracy import ConstantRow
 from bertender.comparison.records import (
+    Ancestor,
     CompareConfig,
+    Comparison,
     ComparisonRow,
     Conditions,
     Latency,
@@ -14,7 +16,7 @@ from bertender.comparison.records import (
 )
 from bertender.core.findings import ParitySummary
 from bertender.core.machine import Environment, MachineLoad, Speedup
-from bertender.metrics.metric import Change, Score
+from bertender.metrics.metric import AllScores, Change, Score
 
 
 def conditions(**changes: object) -> Conditions:
@@ -40,9 +42,13 @@ def conditions(**changes: object) -> Conditions:
         "lengths": Lengths(mean_words=19.6, max_words=47, mean_tokens=25.2, max_tokens=66),
         "config": CompareConfig(seed=4),
         "load": MachineLoad(other_work=0.004, steal=0.0),
+        "source": {},
+        "chosen_on": (),
     }
     return Conditions.model_validate({**values, **changes})
 
+
+SCORE = Score(metric="accuracy", value=0.8934, low=0.8711, high=0.9122, n=872)
 
 TEACHER = ComparisonRow(
     name="teacher",
@@ -53,7 +59,8 @@ TEACHER = ComparisonRow(
     precision="float32",
     seed=0,
     size=Size(parameters=22_700_000, model_size_bytes=90_900_000, artifact_size_bytes=91_600_000),
-    score=Score(metric="accuracy", value=0.8934, low=0.8711, high=0.9122, n=872),
+    score=SCORE,
+    scores=AllScores(scores=(SCORE,), by_label={}),
     change=None,
     latency=Latency(
         name="teacher",
@@ -65,6 +72,7 @@ TEACHER = ComparisonRow(
         batch_ms=((201.4,),),
     ),
     parity=None,
+    lineage=(Ancestor(place="runs/teacher", digest="a" * 64),),
 )
 
 STUDENT = TEACHER.model_copy(
@@ -94,3 +102,14 @@ CONSTANT = ConstantRow(
     label="positive", score=Score(metric="accuracy", value=0.5092, low=0.476, high=0.5422, n=872)
 )
 AGAIN = TEACHER.latency.model_copy(update={"speedup": Speedup(value=1.01, low=0.97, high=1.04)})
+
+
+def compared(*rows: ComparisonRow, **changes: object) -> Comparison:
+    values = {
+        "circumstances": conditions(),
+        "rows": rows,
+        "constant": CONSTANT,
+        "noise_floor": AGAIN,
+        "timed_lengths": (((13,),),),
+    }
+    return Comparison.model_validate({**values, **changes})

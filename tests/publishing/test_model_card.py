@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 from huggingface_hub import ModelCard
 
-from bertender.comparison.records import Comparison
 from bertender.core.artifact import Artifact
 from bertender.core.card import Calibration
 from bertender.core.errors import DataError
@@ -26,7 +25,7 @@ from bertender.core.findings import (
 from bertender.problems import KINDS
 from bertender.publishing.model_card import PIPELINES, ModelCardConfig, model_card
 from bertender.publishing.push import PushConfig, push
-from tests.comparison.rows import TEACHER, conditions
+from tests.comparison.rows import TEACHER, compared
 from tests.front import succeed
 from tests.stand_in_hub import Hub
 
@@ -84,14 +83,14 @@ def test_of_a_graph_the_score_is_that_of_its_source_and_said_to_be(
 
 def test_a_comparison_gives_score_and_time(teacher: Artifact, tmp_path: Path) -> None:
     row = TEACHER.model_copy(update={"digest": teacher.digest})
-    comparison = Comparison(circumstances=conditions(), rows=(row,))
+    comparison = compared(row)
     path = tmp_path / "table.json"
     path.write_text(comparison.model_dump_json())
     shown = figures(model_card(teacher, ModelCardConfig(comparison=path)))
     assert shown["accuracy, held-out texts"] == "0.8934 [0.871, 0.912], n = 872"
     assert shown["one text, median, tokenisation included"] == "9.95 ms"
     assert "2 threads, Some CPU 9000, texts of 19.6 words" in shown["timed in"]
-    path.write_text(Comparison(circumstances=conditions(), rows=(TEACHER,)).model_dump_json())
+    path.write_text(compared(TEACHER).model_dump_json())
     with pytest.raises(DataError, match=r"no row is of .*teacher \(aaaaaaaaaaaa\)"):
         model_card(teacher, ModelCardConfig(comparison=path))
 

@@ -17,7 +17,7 @@ from bertender.comparison.records import (
 )
 from bertender.core.findings import PartLikeness, ProductCheck, Reliability, ReliabilityBin
 from bertender.metrics.metric import AllScores, LabelScore, Score
-from tests.comparison.rows import AGAIN, CONSTANT, STUDENT, TEACHER, conditions
+from tests.comparison.rows import STUDENT, TEACHER, compared, conditions
 
 LABEL = "<img src=x onerror=\"document.title='broken'\">"
 TEXT = "dull </script><script>document.title = 'broken'</script> <!-- and 'quoted' \u202etxet"
@@ -96,31 +96,27 @@ def rich() -> Comparison:
     apart = Disagreement(text=TEXT, truth="negative", first="negative", own=LABEL, distance=2.5)
     noise = PartLikeness(kind="product", figures={"outputs_snr_db": 19.5, "outputs_gain": 1.0})
     lineage = (STUDENT_MADE, TEACHER_MADE)
-    return Comparison(
-        circumstances=conditions(labels=LABELS),
-        rows=(
-            row(
-                "teacher",
-                0.893,
-                9.9,
-                91.6,
-                change=None,
-                parity=None,
-                lineage=(TEACHER_MADE,),
-                reliability=RELIABILITY,
-            ),
-            row("student", 0.885, 3.1, 70.0, disagreements=(apart,), lineage=lineage),
-            row(
-                f"int8 {LABEL} {LONG}",
-                0.880,
-                1.7,
-                17.6,
-                disagreements=(apart,),
-                pruned=PRUNED,
-                products=ProductCheck(checked=2, worst={"layer.0/MatMul": noise}),
-            ),
+    return compared(
+        row(
+            "teacher",
+            0.893,
+            9.9,
+            91.6,
+            change=None,
+            parity=None,
+            lineage=(TEACHER_MADE,),
+            reliability=RELIABILITY,
         ),
-        constant=CONSTANT,
-        noise_floor=AGAIN,
+        row("student", 0.885, 3.1, 70.0, disagreements=(apart,), lineage=lineage),
+        row(
+            f"int8 {LABEL} {LONG}",
+            0.880,
+            1.7,
+            17.6,
+            disagreements=(apart,),
+            pruned=PRUNED,
+            products=ProductCheck(checked=2, worst={"layer.0/MatMul": noise}),
+        ),
+        circumstances=conditions(labels=LABELS),
         timed_lengths=LENGTHS,
     )

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from bertender.comparison.records import Comparison
 from bertender.report.choice import choice_of
 from bertender.report.config import LimitsConfig
-from tests.comparison.rows import AGAIN, CONSTANT, STUDENT, conditions
+from tests.comparison.rows import STUDENT, compared
 from tests.report.conftest import row, scored
 
 ROWS = (
@@ -19,8 +18,8 @@ ROWS = (
 
 
 def chosen(**limits: float) -> str | None:
-    compared = Comparison(circumstances=conditions(), rows=ROWS, constant=CONSTANT)
-    return choice_of(compared, LimitsConfig.model_validate(limits)).row
+    table = compared(*ROWS)
+    return choice_of(table, LimitsConfig.model_validate(limits)).row
 
 
 @pytest.mark.parametrize(
@@ -40,13 +39,13 @@ def test_limits_choose(limits: dict[str, float], name: str | None) -> None:
 
 
 def test_the_sentence_names_the_gain_or_what_is_missed() -> None:
-    compared = Comparison(circumstances=conditions(), rows=ROWS, noise_floor=AGAIN)
-    best = choice_of(compared, LimitsConfig())
+    table = compared(*ROWS)
+    best = choice_of(table, LimitsConfig())
     assert best.sentence.startswith("Deploy int8 in place of teacher: 18 MB instead of 92")
     assert "teacher: 0.893 [0.873, 0.913]" in best.reason
-    first = choice_of(compared, LimitsConfig(min_score=0.89))
+    first = choice_of(table, LimitsConfig(min_score=0.89))
     assert first.sentence == "Deploy teacher: 92 MB, 9.9 ms a text, accuracy 0.89."
-    none = choice_of(compared, LimitsConfig(max_ms=1, max_mb=50, min_score=0.86))
+    none = choice_of(table, LimitsConfig(max_ms=1, max_mb=50, min_score=0.86))
     assert none.sentence == "No row holds --max-ms 1 --max-mb 50 --min-score 0.86."
     assert none.reason == "Nearest is int8, which has 1.7 ms."
 
@@ -59,10 +58,10 @@ def test_what_failed_or_says_nothing_is_not_deployed() -> None:
         row("failed", 0.9, 1.0, 1.0, parity=failed),
         row("undefined", 0.0, 1.0, 1.0, score=undefined),
     )
-    compared = Comparison(circumstances=conditions(), rows=rows)
-    found = choice_of(compared, LimitsConfig())
+    table = compared(*rows)
+    found = choice_of(table, LimitsConfig())
     assert found.row is None and found.sentence == "Deploy none of these."
     sound = choice_of(
-        compared.model_copy(update={"rows": (*rows, row("sound", 0.5, 9.0, 9.0))}), LimitsConfig()
+        table.model_copy(update={"rows": (*rows, row("sound", 0.5, 9.0, 9.0))}), LimitsConfig()
     )
     assert sound.row == "sound"
