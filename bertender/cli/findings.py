@@ -371,7 +371,7 @@ def _agreement(parity: Parity) -> Iterator[str]:
 
 
 def _compared(parity: Parity) -> Iterator[str]:
-    """Yield what else was compared; older results do not have it."""
+    """Yield what else was compared."""
     if parity.score_change is not None:
         least = parity.tolerance.min_score_change
         allowed = "" if least is None else f" (allowed {least:g})"
@@ -379,8 +379,7 @@ def _compared(parity: Parity) -> Iterator[str]:
             f"score {parity.score_change:+.2f} points in the worst arrangement, "
             f"{number(parity.score_change_high)} at best{allowed}"
         )
-    if parity.inputs_compared is not None:
-        yield "tokens compared" if parity.inputs_compared else "tokens not comparable"
+    yield "tokens compared" if parity.inputs_compared else "tokens not comparable"
     if parity.graphs_compared is not None:
         state = "compared" if parity.graphs_compared else "not compared: the float one is missing"
         yield f"products of both graphs {state}"

@@ -162,7 +162,7 @@ class VerifyConfig(Config):
 class Verification(Parity):
     """Findings of the gate, and their conditions."""
 
-    environment: Environment | None = Field(None, description="None in older results")
+    environment: Environment
 
 
 def verify(

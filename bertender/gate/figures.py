@@ -426,12 +426,12 @@ class Figures(Record):
     common_shift: float | None = Field(
         None,
         description="how far the logits of all texts move on average, in the worst arrangement, in "
-        "sizes of the reference's logits; None in older results",
+        "sizes of the reference's logits; None of none",
     )
     correlation: float | None = Field(
         None,
-        description="of the logits over texts, in the worst arrangement; None in older results, "
-        "and where the reference's are the same for all texts",
+        description="of the logits over texts, in the worst arrangement; None where the "
+        "reference's are the same for all texts",
     )
     correlation_high: float | None = Field(
         None, description="the upper end of its 95 % interval, in the worst arrangement"

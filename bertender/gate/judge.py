@@ -322,9 +322,7 @@ class Parity(Figures):
 
     reference: str
     candidate: str
-    runtime: str | None = Field(
-        None, description="of the candidate; None where it is not onnx, and in older results"
-    )
+    runtime: str | None = Field(None, description="of the candidate; None where it is not onnx")
     tolerance: Tolerance
     output: str = Field("logit", description="what one output is: a logit, or a number")
     texts: int = Field(description="whole ones; some are asked about in parts as well")
@@ -341,11 +339,9 @@ class Parity(Figures):
     logit_size: float | None = Field(
         None,
         description="root mean square over labels of the reference's average centred logits, plus "
-        "their spread; None in older results",
+        "their spread; None of none",
     )
-    inputs_compared: bool | None = Field(
-        None, description="whether both read tokens of one vocabulary; None in older results"
-    )
+    inputs_compared: bool = Field(description="whether both read tokens of one vocabulary")
     graphs_compared: bool | None = Field(
         None, description="whether the float graph of a quantized one was there; None if not asked"
     )

@@ -6,8 +6,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import json
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,10 +18,9 @@ from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
 from bertender.core.artifact import Label
 from bertender.core.config import Record
-from bertender.core.errors import BertenderError, DeadlineError
+from bertender.core.errors import BertenderError, DeadlineError, ServingError
 from bertender.problems import PROBLEMS
 from bertender.problems.problem import Problem
-from bertender.problems.single_label_classification import SINGLE_LABEL
 from bertender.text.batch import Batch, Example, to_examples
 from serve.client.access import DEFAULT_URL, NO_ACCESS, AccessConfig, open_access, parse_url
 from serve.client.protocols import DEFAULT_TIMEOUT_S, OPENING_RETRIES, PROTOCOLS, Tries
@@ -128,23 +125,31 @@ class ServedModel:
     text_columns: int
     problem: Problem[Any]
     digest: str
-    """Digest of the artifact; of the configuration in repositories of an earlier version."""
+    """Digest of the artifact."""
     name: str = MODEL_NAME
     longest_input: int | None = None
     """Longest input of the model in tokens, if its configuration has it."""
 
     @classmethod
     def from_model_config(cls, config: Mapping[str, Any]) -> Self:
-        """Read a configuration; those of earlier versions have no problem type."""
+        """Read a configuration.
+
+        Raises:
+            ServingError: the model is not one of `bertender serve`.
+        """
         values = config.get("parameters", {}).items()
         parameters = {name: value["string_value"] for name, value in values}
-        plain = json.dumps(config, sort_keys=True, default=str)
+        if "problem_type" not in parameters:
+            raise ServingError(
+                f"the model {config['name']!r} was not written by `bertender serve`, so that what "
+                "it answers is unknown. Give the name of one that was, with model= (--model)."
+            )
         return cls(
             max_batch_size=int(config["max_batch_size"]),
             text_columns=len(config["input"]),
-            problem=PROBLEMS[parameters.get("problem_type", SINGLE_LABEL.name)],
-            name=config.get("name") or MODEL_NAME,
-            digest=parameters.get("digest") or hashlib.sha256(plain.encode()).hexdigest(),
+            problem=PROBLEMS[parameters["problem_type"]],
+            name=config["name"],
+            digest=parameters["digest"],
             longest_input=int(parameters.get("max_length") or parameters.get("longest_input") or 0)
             or None,
         )
@@ -196,7 +201,7 @@ class ServedModel:
         return inputs
 
     def response(self, result: Any) -> ResponseTensors:
-        """Return the tensors of a result; earlier versions do not report what was cut."""
+        """Return the tensors of a result that it has."""
         names = (*(each.name for each in self.problem.response_tensors), TRUNCATED, ABSTAINED)
         tensors = {name: result.as_numpy(name) for name in names}
         return {name: tensor for name, tensor in tensors.items() if tensor is not None}

@@ -457,9 +457,8 @@ class ModelFolder:
 
     @property
     def served(self) -> int:
-        """The version that config.pbtxt names; in older repositories, the latest."""
-        versions = self.config.version_policy.specific.versions
-        return max(versions or self.versions)
+        """The version that config.pbtxt names."""
+        return int(max(self.config.version_policy.specific.versions))
 
     def artifact(self, version: int) -> Artifact:
         """Return the artifact of a version, without checking digests."""

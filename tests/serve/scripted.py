@@ -17,8 +17,10 @@ from threading import Thread
 
 import grpc
 import numpy as np
+from google.protobuf.json_format import ParseDict
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
+from bertender.problems.single_label_classification import SINGLE_LABEL
 from tests.quiet_server import QuietServer
 
 HANG_S = 1.0
@@ -30,7 +32,15 @@ FAILURES = {
     "refuse": (400, b'{"error": "no such input"}'),
 }
 CLOSED_BY_GRPCIO = {"close": "Socket closed", "reset": "recvmsg:Connection reset by peer"}
-CONFIG = {"max_batch_size": 2, "input": [{"name": "TEXT"}]}
+CONFIG = {
+    "name": "classifier",
+    "max_batch_size": 2,
+    "input": [{"name": "TEXT"}],
+    "parameters": {
+        name: {"string_value": value}
+        for name, value in {"problem_type": SINGLE_LABEL.name, "digest": "toy"}.items()
+    },
+}
 
 
 @dataclass
@@ -162,10 +172,7 @@ class Service(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[mi
         self.script = script
 
     def ModelConfig(self, request: object, context: object) -> object:  # noqa: N802
-        answer = service_pb2.ModelConfigResponse()
-        answer.config.max_batch_size = CONFIG["max_batch_size"]
-        answer.config.input.add(name="TEXT")
-        return answer
+        return ParseDict({"config": CONFIG}, service_pb2.ModelConfigResponse())
 
     def ModelInfer(self, request, context):  # type: ignore[no-untyped-def] # noqa: N802
         self.script.connections.add(context.peer())

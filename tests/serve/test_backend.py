@@ -21,7 +21,6 @@ from bertender.models.classifier import Classifier
 from bertender.problems.problem import Outputs
 from bertender.problems.single_label_classification import SINGLE_LABEL
 from bertender.text.batch import Batch, Example
-from serve import classifier_backend
 from serve.backend.model import TritonPythonModel
 from serve.config import ServeConfig
 from tests.serve.triton_stand_in import (
@@ -353,7 +352,3 @@ def test_the_stub_loads_no_training_library(fixture: str, request: pytest.Fixtur
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == ["numpy"]
-
-
-def test_a_repository_of_an_earlier_version_finds_the_backend() -> None:
-    assert classifier_backend.TritonPythonModel is TritonPythonModel

@@ -36,6 +36,7 @@ from serve.client.protocols import (
     PROTOCOLS,
     Tries,
 )
+from tests.serve import scripted
 from tests.serve.scripted import HANG_S, SERVERS, Script
 
 Classify = Callable[..., list[Classification]]
@@ -240,6 +241,17 @@ def test_an_endpoint_that_serves_no_classifier_is_closed(
     with SERVERS[protocol](Script()) as url:
         asyncio.run(enter(url))
     assert closed == [True]
+
+
+@EVERY
+def test_a_model_of_somebody_else_is_named(protocol: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(scripted.CONFIG, "parameters")
+    with SERVERS[protocol](Script()) as url, pytest.raises(ServingError) as raised:
+        Endpoint(url)
+    assert str(raised.value) == (
+        "the model 'classifier' was not written by `bertender serve`, so that what it answers is "
+        "unknown. Give the name of one that was, with model= (--model)."
+    )
 
 
 @BOTH

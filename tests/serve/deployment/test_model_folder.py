@@ -13,7 +13,7 @@ from bertender.core.artifact import Artifact
 from bertender.core.errors import ArtifactError, ConfigError
 from serve.config import ServeConfig
 from serve.repository import is_repository, write_repository
-from serve.repository.config_pbtxt import read_model_config, write_model_config
+from serve.repository.config_pbtxt import read_model_config
 from serve.server.targets import ModelFolder, model_folder
 from tests.serve.deployment.conftest import Versions, snapshot
 
@@ -43,17 +43,6 @@ def test_inputs_and_outputs_are_those_of_the_new_artifact(
 ) -> None:
     folder.select(folder.add(pair_artifact).config)
     assert [each.name for each in folder.config.input] == ["TEXT", "TEXT_PAIR"]
-
-
-def test_a_repository_of_an_earlier_version_serves_its_latest(
-    folder: ModelFolder, versions: Versions
-) -> None:
-    config = folder.config
-    config.ClearField("version_policy")
-    write_model_config(folder.path / "config.pbtxt", config)
-    assert folder.served == 1
-    folder.select(folder.add(versions.new).config)
-    assert folder.served == 2
 
 
 def test_what_a_killed_deployment_left_is_swept(folder: ModelFolder, versions: Versions) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from bertender.problems.single_label_classification import SINGLE_LABEL
 from serve.door.engine import Code, Engine, InferRequest, Model, ModelState, RefusedError
 from serve.door.grpc_front import grpc_server, listen
 from serve.door.http import http_app, metrics_app
@@ -40,7 +41,11 @@ def model_of(name: str = "classifier", **changes: Any) -> Model:
             "max_batch_size": 64,
             "input": [{"name": "TEXT", "data_type": "TYPE_STRING", "dims": [1]}],
             "output": [{"name": "LABEL", "data_type": "TYPE_STRING", "dims": [1]}],
-            "parameters": {"longest_input": {"string_value": "128"}},
+            "parameters": {
+                "longest_input": {"string_value": "128"},
+                "problem_type": {"string_value": SINGLE_LABEL.name},
+                "digest": {"string_value": "toy"},
+            },
         },
     }
     return Model(**{**fields, **changes})
