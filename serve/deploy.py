@@ -14,11 +14,11 @@ from bertender.core.config import Record
 from bertender.core.errors import BertenderError, ConfigError, DeploymentError, ServingError
 from bertender.core.progress import progress_bar
 from bertender.gate.golden import GoldenCheck, GoldenPrediction, check_golden
-from bertender.models.runtimes import DEFAULT_RUNTIME, tolerance_in
+from bertender.models.runtimes import tolerance_in
 from bertender.problems import problem_of_task
 from bertender.problems.problem import Problem
 from serve.client.endpoint import Endpoint
-from serve.config import DeployConfig, ServeConfig
+from serve.config import BackendParameters, DeployConfig
 from serve.repository import check_servable
 from serve.server.targets import ModelFolder, Place, Target, held, model_folder, target_of
 
@@ -116,7 +116,7 @@ def _try_candidate(
             predictions = ask_golden(*asked, config.timeout_s, target.check_address)
     except (DeploymentError, ServingError) as error:
         raise _refused(target, folder, artifact, str(error)) from None
-    tolerance = tolerance_in(limits.get("runtime", DEFAULT_RUNTIME), golden.tolerance)
+    tolerance = tolerance_in(limits.runtime, golden.tolerance)
     check = check_golden(golden.model_copy(update={"tolerance": tolerance}), predictions, problem)
     if check.failures:
         raise _refused(target, folder, artifact, "; ".join(check.failures))
@@ -168,7 +168,7 @@ def _refused(
 def readable(
     golden: GoldenTexts,
     problem: Problem[Any],
-    limits: Mapping[str, str],
+    limits: BackendParameters,
     longest: int | None = None,
 ) -> dict[int, GoldenText]:
     """Return the golden texts that a server with these limits reads completely, as before.
@@ -187,20 +187,19 @@ def readable(
     Raises:
         DeploymentError: there are no such texts.
     """
-    most_tokens = int(limits.get("max_length") or 10**9)
-    if "max_length" in limits and longest is not None and longest < most_tokens:
+    most_tokens = limits.max_length or 10**9
+    if limits.max_length and longest is not None and longest < most_tokens:
         most_tokens = longest - 1
-    most_bytes = int(limits.get("max_text_bytes") or ServeConfig().max_text_bytes)
     texts = {}
     for row, text in enumerate(golden.texts):
         sizes_bytes = [len(each.encode()) for each in problem.to_texts(text.example)]
-        if text.tokens <= most_tokens and max(sizes_bytes) <= most_bytes:
+        if text.tokens <= most_tokens and max(sizes_bytes) <= limits.max_text_bytes:
             texts[row] = text
     if not texts:
         raise DeploymentError(
-            f"no golden text is within the server's limits (max_length={limits.get('max_length')}, "
-            f"max_text_bytes={most_bytes}), so that nothing would be compared. Serve with larger "
-            "ones."
+            f"no golden text is within the server's limits (max_length={limits.max_length}, "
+            f"max_text_bytes={limits.max_text_bytes}), so that nothing would be compared. Serve "
+            "with larger ones."
         )
     return texts
 

@@ -121,9 +121,12 @@ def test_what_is_made_of_it_reads_no_more(
     assert labels(made, contrary) == list(contrary.dev.label_ids)
 
 
+def limits(**settings: int) -> BackendParameters:
+    return BackendParameters(tokens_per_bucket=256, threads=1, **settings)
+
+
 def served(graph: Artifact, **settings: int) -> Callable[[Sequence[tuple[str, ...]]], list[int]]:
-    parameters = BackendParameters(tokens_per_bucket=256, threads=1, **settings)
-    model = open_served_model(graph.path, parameters, max_batch_size=64)
+    model = open_served_model(graph.path, limits(**settings), max_batch_size=64)
     return lambda examples: logits_of(model, examples).argmax(axis=1).tolist()
 
 
@@ -135,9 +138,9 @@ def test_an_endpoint_reads_it_unless_told_otherwise(graph: Artifact, contrary: T
 
 def test_golden_texts_of_a_server_that_reads_more(graph: Artifact) -> None:
     golden = read_golden(graph)
-    assert len(readable(golden, SINGLE_LABEL, {}, LENGTH)) == len(golden.texts)
+    assert len(readable(golden, SINGLE_LABEL, limits(), LENGTH)) == len(golden.texts)
     with pytest.raises(bertender.BertenderError, match="no golden text"):
-        readable(golden, SINGLE_LABEL, {"max_length": "60"}, LENGTH)
+        readable(golden, SINGLE_LABEL, limits(max_length=60), LENGTH)
 
 
 def test_a_comparison_says_what_was_cut(short: Artifact, graph: Artifact, contrary: Task) -> None:

@@ -34,7 +34,7 @@ from serve.door.engine import (
     model_of,
 )
 from serve.repository import model_names
-from serve.repository.config_pbtxt import CONFIG_NAME, read_model_config
+from serve.repository.config_pbtxt import CONFIG_NAME, read_model_config, served_version
 from serve.server.installation import QUIET_AND_LIGHT
 from serve.wire import CANDIDATE_SUFFIX, Tensor
 
@@ -209,7 +209,7 @@ class EmbeddedEngine(Engine):
             ServingError: the model does not load, or not in time.
         """
         config = read_model_config(self.folder / name / CONFIG_NAME)
-        version = str(max(config.version_policy.specific.versions, default=1))
+        version = str(served_version(config))
         model = model_of(config, version)
         parameters = BackendParameters.from_model_config(model.config)
         ours, theirs = socket.socketpair()

@@ -35,7 +35,12 @@ from serve.door.http_server import HttpServer, http_server
 from serve.door.service import Door, DoorSettings
 from serve.door.watch import Patience, WatchedEngine
 from serve.page import Page
-from serve.repository.config_pbtxt import CONFIG_NAME, read_model_config
+from serve.repository.config_pbtxt import (
+    CONFIG_NAME,
+    parameters_of,
+    read_model_config,
+    served_version,
+)
 from serve.server.addresses import is_loopback, listening_error, with_ports
 from serve.server.supervisor import HURRYING, STOPPING
 from serve.server.triton_process import IN_FLIGHT_TIMEOUT_S, Triton, admin_token
@@ -322,8 +327,6 @@ class Artifacts:
 
     def _of(self, model: str) -> tuple[Artifact, BackendParameters]:
         config = read_model_config(self.repository / model / CONFIG_NAME)
-        values = {name: each.string_value for name, each in config.parameters.items()}
-        parameters = BackendParameters.parse(values)
-        version = max(config.version_policy.specific.versions)
-        folder = self.repository / model / str(version) / parameters.artifact
+        parameters = parameters_of(config)
+        folder = self.repository / model / str(served_version(config)) / parameters.artifact
         return Artifact.load(folder.resolve(), verify=False), parameters

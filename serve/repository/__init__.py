@@ -40,7 +40,7 @@ from bertender.models.runtimes import FLOAT_PRECISIONS, RUNTIMES, check_suits, s
 from bertender.problems import PROBLEMS
 from bertender.text.tokenizer import open_tokenizer, stated_longest_input
 from serve.backend.opening import bucket_shapes
-from serve.config import SERVED_RUNTIMES, BackendParameters, ServeConfig
+from serve.config import SERVED_RUNTIMES, ServeConfig
 from serve.repository.config_pbtxt import (
     ANY,
     CONFIG_NAME,
@@ -49,6 +49,7 @@ from serve.repository.config_pbtxt import (
     ModelConfig,
     encoder_config,
     model_config,
+    parameters_of,
     read_model_config,
     read_signature,
     triton,
@@ -159,8 +160,7 @@ def _faults(file: Path) -> Iterator[str]:
 def _classifier_faults(version: Path, config: ModelConfig) -> Iterator[str]:
     if not (version / "model.py").is_file():
         yield f"{version.name}/model.py is missing"
-    strings = {name: value.string_value for name, value in config.parameters.items()}
-    parameters = BackendParameters.parse(strings)
+    parameters = parameters_of(config)
     try:
         artifact = Artifact.load(version / parameters.artifact, checked_at=parameters.stamp)
         signature = read_signature(artifact.path / ONNX_NAME)

@@ -228,6 +228,17 @@ def read_model_config(path: Path) -> ModelConfig:
     return text_format.Parse(path.read_text(encoding="utf-8"), triton.ModelConfig())
 
 
+def parameters_of(config: ModelConfig) -> BackendParameters:
+    """Return the parameters of a model for the Python backend."""
+    values = config.parameters.items()
+    return BackendParameters.parse({name: each.string_value for name, each in values})
+
+
+def served_version(config: ModelConfig) -> int:
+    """Return the version that a configuration serves."""
+    return int(max(config.version_policy.specific.versions, default=FIRST_VERSION))
+
+
 def encoder_config(
     signature: GraphSignature, config: ServeConfig, shapes: Iterable[tuple[int, int]]
 ) -> ModelConfig:

@@ -19,7 +19,7 @@ import shutil
 import ssl
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -47,7 +47,7 @@ from serve.client.access import (
     open_access,
     parse_url,
 )
-from serve.config import DeployConfig, ServeConfig
+from serve.config import BackendParameters, DeployConfig, ServeConfig
 from serve.repository import cannot_be_written, fill_version, is_repository, model_names
 from serve.repository.config_pbtxt import (
     CONFIG_NAME,
@@ -55,7 +55,9 @@ from serve.repository.config_pbtxt import (
     ModelConfig,
     config_of_version,
     model_config,
+    parameters_of,
     read_model_config,
+    served_version,
     write_model_config,
 )
 from serve.server.addresses import is_same_host
@@ -269,15 +271,15 @@ def _server(url: str, config: DeployConfig) -> ServerTarget:
 
 def _settings(folder: ModelFolder) -> ServeConfig:
     """Return server settings for a model of a repository."""
-    config, parameters, default = folder.config, folder.limits, ServeConfig()
+    config, parameters = folder.config, folder.limits
     return ServeConfig(
         http_port=0,
         metrics_port=0,
-        runtime=parameters.get("runtime") or default.runtime,
+        runtime=parameters.runtime,
         max_batch_size=config.max_batch_size,
         instances=sum(group.count for group in config.instance_group) or 1,
-        max_text_bytes=int(parameters.get("max_text_bytes") or default.max_text_bytes),
-        max_queue_texts=int(parameters.get("max_queue_texts") or 0) or None,
+        max_text_bytes=parameters.max_text_bytes,
+        max_queue_texts=parameters.max_queue_texts,
     )
 
 
@@ -446,9 +448,9 @@ class ModelFolder:
         return read_model_config(self.path / CONFIG_NAME)
 
     @property
-    def limits(self) -> Mapping[str, str]:
-        """Parameters of the backend by name."""
-        return {name: each.string_value for name, each in self.config.parameters.items()}
+    def limits(self) -> BackendParameters:
+        """Parameters of the backend."""
+        return parameters_of(self.config)
 
     @property
     def versions(self) -> list[int]:
@@ -458,7 +460,7 @@ class ModelFolder:
     @property
     def served(self) -> int:
         """The version that config.pbtxt names."""
-        return int(max(self.config.version_policy.specific.versions))
+        return served_version(self.config)
 
     def artifact(self, version: int) -> Artifact:
         """Return the artifact of a version, without checking digests."""

@@ -10,6 +10,7 @@ from bertender.problems import PROBLEMS
 from bertender.problems.single_label_classification import SINGLE_LABEL
 from bertender.text.batch import Example
 from serve.client.protocols import PROTOCOLS
+from serve.config import BackendParameters
 from serve.deploy import ask_golden, readable
 from serve.server.targets import Place
 from tests.serve.scripted import SERVERS, Script
@@ -25,28 +26,32 @@ def golden_of(*examples: Example, tokens: int = 4) -> GoldenTexts:
     )
 
 
+def limits(**settings: int) -> BackendParameters:
+    return BackendParameters(tokens_per_bucket=64, threads=1, **settings)
+
+
 def test_texts_keep_their_places() -> None:
     golden = golden_of(("a" * 9,), ("short",), ("b" * 9,), ("é" * 4,))
-    assert [*readable(golden, SINGLE_LABEL, {"max_text_bytes": "8"})] == [1, 3]
+    assert [*readable(golden, SINGLE_LABEL, limits(max_text_bytes=8))] == [1, 3]
 
 
 def test_a_text_of_a_pair_is_measured_alone() -> None:
     """As the server does: that reads two inputs."""
     golden = golden_of(("eight by", "tes each"), ("nine byte", "b"))
-    assert [*readable(golden, SINGLE_LABEL, {"max_text_bytes": "8"})] == [0]
+    assert [*readable(golden, SINGLE_LABEL, limits(max_text_bytes=8))] == [0]
 
 
 def test_the_words_of_a_sentence_are_measured_together() -> None:
     tagging = PROBLEMS["token_classification"]
     golden = golden_of(("four", "more"), ("four", "mor"))
-    assert [*readable(golden, tagging, {"max_text_bytes": "8"})] == [1]
+    assert [*readable(golden, tagging, limits(max_text_bytes=8))] == [1]
 
 
 def test_texts_that_would_be_cut_are_left_out() -> None:
     golden = golden_of(("a",), tokens=5)
-    assert [*readable(golden, SINGLE_LABEL, {"max_length": "5"})] == [0]
+    assert [*readable(golden, SINGLE_LABEL, limits(max_length=5))] == [0]
     with pytest.raises(DeploymentError, match=r"no golden text .*max_length=4"):
-        readable(golden, SINGLE_LABEL, {"max_length": "4"})
+        readable(golden, SINGLE_LABEL, limits(max_length=4))
 
 
 @pytest.mark.parametrize("step", ["reject", "close", "reset", "refuse"])
