@@ -16,7 +16,7 @@ from pathlib import Path
 
 from bertender.core.errors import BertenderError
 from serve.config import PORT_FIELDS, ServeConfig
-from serve.door.process import Process, engine_of, run
+from serve.door.process import process_of, run
 from serve.server.server import Server, Start, report_of
 
 
@@ -47,8 +47,7 @@ async def _serve(start: Start, report: Callable[[dict[str, object]], None]) -> N
         server.note(config)
         report({name: getattr(config, name) for name in ("host", *PORT_FIELDS)})
 
-    process = Process(engine_of(start.repository, config, workspace), config, start.repository)
-    process.leave_at_signals()
+    process = process_of(start.repository, config, workspace)
     loop = asyncio.get_running_loop()
 
     def owner_speaks() -> None:

@@ -57,8 +57,14 @@ CLOSE_S = 2.0
 """Longest wait for connections to close when no request is in flight."""
 
 
-def engine_of(repository: Path, config: ServeConfig, workspace: Workspace) -> Engine:
-    """Return the engine of a repository, not started yet."""
+def process_of(repository: Path, config: ServeConfig, workspace: Workspace) -> Process:
+    """Return the process that serves a repository, and leaves at the signals to stop."""
+    process = Process(_engine_of(repository, config, workspace), config, repository)
+    process.leave_at_signals()
+    return process
+
+
+def _engine_of(repository: Path, config: ServeConfig, workspace: Workspace) -> Engine:
     if config.is_embedded:
         return EmbeddedEngine(repository, config, log_file_of(config, workspace))
     if config.triton is not None:

@@ -418,7 +418,7 @@ async def _serve_here(
         on_ready: called in a thread when the server is ready.
         look: called every LOOK_S seconds, in a thread.
     """
-    from serve.door.process import Process, engine_of  # gRPC takes long to load
+    from serve.door.process import process_of  # gRPC takes long to load
 
     def ready(config: ServeConfig) -> None:
         server.note(config)
@@ -432,12 +432,7 @@ async def _serve_here(
             except Exception:  # an error must not end the checks silently
                 logger.exception("the served files could not be checked")
 
-    process = Process(
-        engine_of(server.repository, server.config, server.workspace),
-        server.config,
-        server.repository,
-    )
-    process.leave_at_signals()
+    process = process_of(server.repository, server.config, server.workspace)
     looking = asyncio.create_task(keep_looking())
     try:
         await process.run(ready)
