@@ -15,7 +15,7 @@ from bertender.core.errors import ServingError
 from serve.repository.config_pbtxt import CONFIG_NAME
 from serve.server.addresses import free_ports
 from serve.server.installation import find_installation
-from serve.server.triton_process import failure_reason, launch, restricted
+from serve.server.triton_process import RESTRICTED, failure_reason, launch
 from serve.server.workspace import REPOSITORY, Workspace
 from serve.wire import GRPC_ADMIN_HEADER
 
@@ -59,7 +59,7 @@ def bare_triton(
     options: dict[str, object] = {name.replace("port", "address"): HOST for name in taken}
     options |= taken
     if token:
-        options["grpc-restricted-protocol"] = restricted()
+        options["grpc-restricted-protocol"] = RESTRICTED
     log = folder.with_suffix(".log")
     names = [each.parent.name for each in sorted(models.glob(f"*/{CONFIG_NAME}"))]
     with Workspace(folder) as workspace:

@@ -58,22 +58,8 @@ CATEGORIES = (
 """All categories of routes in Triton."""
 
 
-def door_options(host: str, metrics_port: int) -> dict[str, object]:
-    """Return the options of a Triton that only the door can use."""
-    address, _, port = CONTROL_SOCKET.rpartition(":")
-    return {
-        "allow-http": "false",
-        "grpc-address": f"unix:{address}",
-        "grpc-port": port,
-        "metrics-address": host,
-        "metrics-port": metrics_port,
-        "grpc-restricted-protocol": restricted(),
-    }
-
-
-def restricted(token: str = TOKEN_MARK) -> str:
-    """Return the option value that closes all gRPC routes to requests without the token."""
-    return f"{','.join(CATEGORIES)}:{ADMIN_HEADER}={token}"
+RESTRICTED = f"{','.join(CATEGORIES)}:{ADMIN_HEADER}={TOKEN_MARK}"
+"""Option value that closes all gRPC routes to requests without the token."""
 
 
 def launch(
@@ -98,13 +84,20 @@ def launch(
         token: token for the routes that the options close.
     """
     locks = [] if workspace.lock is None else [workspace.lock]
+    own = {
+        # both relative to the workspace, in which the server runs: Triton passes them to a shell,
+        # which would split a path with a space
+        "model-repository": REPOSITORY,
+        "backend-directory": BACKENDS,
+        "backend-config": f"python,shm-region-prefix-name={workspace.shared_memory}",
+    }
     return subprocess.Popen(
         [
             *(sys.executable, "-I", "-S", str(SUPERVISOR)),
             *(f"--lock={lock}" for lock in locks),
             *(str(workspace.path), workspace.shared_memory, str(log_file)),
             *(str(log_max_bytes), str(STOP_TIMEOUT_S)),
-            *command(installation, workspace, models, options),
+            *_command(str(installation.binary), models, {**own, **options}),
         ],
         stdin=subprocess.PIPE,
         pass_fds=locks,
@@ -116,24 +109,6 @@ def launch(
         },
         start_new_session=True,  # only bertender handles Ctrl-C, and stops Triton
     )
-
-
-def command(
-    installation: Installation,
-    workspace: Workspace,
-    models: Sequence[str],
-    listening: Mapping[str, object],
-) -> list[str]:
-    """Return Triton's command line, with TOKEN_MARK in place of the token."""
-    options = {
-        # both relative to the workspace, in which the server runs: Triton passes them to a shell,
-        # which would split a path with a space
-        "model-repository": REPOSITORY,
-        "backend-directory": BACKENDS,
-        "backend-config": f"python,shm-region-prefix-name={workspace.shared_memory}",
-        **listening,
-    }
-    return _command(str(installation.binary), models, options)
 
 
 def attached_command(repository: Path, models: Sequence[str]) -> list[str]:
@@ -346,13 +321,21 @@ class Triton:
         self.metrics_port = ports["metrics_port"]
         (self.workspace.path / CONTROL_SOCKET).unlink(missing_ok=True)  # left by a killed Triton
         self.log_start = begin_log(self.log_file)
+        address, _, port = CONTROL_SOCKET.rpartition(":")
         self.supervisor = launch(
             installation,
             self.workspace,
             self.models,
             self.log_file,
             log_max_bytes=int(self.config.log_max_mb * 2**20),
-            options=door_options(LOOPBACK, self.metrics_port),
+            options={
+                "allow-http": "false",
+                "grpc-address": f"unix:{address}",
+                "grpc-port": port,
+                "metrics-address": LOOPBACK,
+                "metrics-port": self.metrics_port,
+                "grpc-restricted-protocol": RESTRICTED,
+            },
             token=self.token,
         )
         logger.info("tritonserver is starting, its log is %s", self.log_file)
