@@ -13,10 +13,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Self, TypeVar
 
-from pydantic import ConfigDict, Field, ValidationError
+from pydantic import ConfigDict, Field
 
 from bertender.core.card import Card
-from bertender.core.config import Record
+from bertender.core.config import Record, read_record
 from bertender.core.errors import ConfigError
 from bertender.core.hardware import gpu, usable_cores
 from bertender.core.machine import processor_here
@@ -106,16 +106,12 @@ class ServeProfile(Record):
             ConfigError: the file cannot be read, or is not a profile.
         """
         try:
-            return cls.model_validate_json(path.read_bytes())
-        except ValidationError as error:
-            first = error.errors()[0]
-            reason = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
-        except (OSError, ConfigError) as error:  # ConfigError: no row of a table
-            reason = str(error)
-        raise ConfigError(
-            f"profile={path} cannot be read: {reason}. Give a file that `bertender tune ARTIFACT "
-            "--out FILE` wrote."
-        )
+            return read_record(cls, path)
+        except ValueError as reason:
+            raise ConfigError(
+                f"profile={path} cannot be read: {reason}. Give a file that `bertender tune "
+                "ARTIFACT --out FILE` wrote."
+            ) from None
 
     def differences(self, card: Card, runtime: str) -> Iterator[str]:
         """Yield the differences between the measured conditions and a model on this machine."""

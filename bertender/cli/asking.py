@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from bertender.cli.flags import JsonFlag, OutFile, command_with_flags, settings_of
-from bertender.cli.output import messages, print_json, print_words
+from bertender.cli.output import messages, print_json, print_result, print_words
 from bertender.core.errors import DataError, LoadTestError
 from bertender.core.files import check_savable, save_result, save_text
 from bertender.core.progress import visible
@@ -104,7 +104,7 @@ async def _classify(
             check_writable(config.output, table.columns, table.words is not None)
             run = await classify_to_file(endpoint, table, config.output)
             if as_json:
-                print_json(run.model_dump(mode="json"))
+                print_json(run)
                 return
             resumed = f", {run.resumed} of them by an earlier run" if run.resumed else ""
             print_words(f"{run.output}: predictions for {run.texts} texts{resumed}")
@@ -114,7 +114,7 @@ async def _classify(
         by_row = await classify_all(endpoint, table)
     problem = endpoint.model.problem
     if as_json:
-        print_json([classification.model_dump(mode="json") for classification in by_row.values()])
+        print_json([*by_row.values()])
     else:
         for row, classification in by_row.items():
             example = problem.to_example(table.texts[row])
@@ -262,11 +262,7 @@ def loadtest_command() -> Callable[..., None]:
             save_result(test, out)
         if plot:
             save_text(load_svg(test), plot)
-        if as_json:
-            print_json(test.model_dump(mode="json"))
-        else:
-            for line in lines_of_test(test):
-                print_words(line)
+        print_result(test, lines_of_test(test), as_json=as_json)
         if test.limit and test.limit.lower_bound:
             raise LoadTestError(f"the search ended before the limit: {test.limit.lower_bound}")
 

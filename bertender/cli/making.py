@@ -29,6 +29,7 @@ from bertender.cli.output import (
     print_table,
     print_words,
 )
+from bertender.comparison.records import read_comparison
 from bertender.comparison.table import DASH
 from bertender.core.artifact import Artifact
 from bertender.core.config import parts_of
@@ -195,7 +196,7 @@ def compress_command() -> Callable[..., None]:
         compression = Compression(source, task, config, out, announce, force)
         report = compression.plan() if dry_run else compression.run()
         if as_json:
-            print_json(report.model_dump(mode="json"))
+            print_json(report)
         else:
             print_table(terminal_report(report))
             print_words(sentence(report))
@@ -279,7 +280,7 @@ def run_command(
     for folder, own in recipes_of(chosen, directory, names, force).items():
         task = folder.name if several else ""
         found[task] = _run(own, folder, fresh, force, task=task, shown=not as_json)
-    mean = _averaged(found)
+    mean = averages_of(found)
     if mean is not None:
         save_result(mean, directory / "averages.json")
     if as_json:
@@ -331,7 +332,7 @@ def sweep_command(
     directory = out or Path("runs") / f"{chosen.name}-sweep"
     sweep = run_sweep(chosen, directory, grid, step=step, drawn=drawn, announce=announce)
     if as_json:
-        print_json(sweep.model_dump(mode="json"))
+        print_json(sweep)
     else:
         _show_sweep(sweep)
     if failures := sweep.failures:
@@ -387,17 +388,16 @@ def _run(
             how = "unchanged, reused" if outcome.reused else f"done in {outcome.seconds:.0f} s"
             print_words(f"{outcome.output}: {how}", "dim")
     if shown:
-        _show_gain(outcomes)
+        show_gain(outcomes)
     return outcomes
 
 
-def _averaged(found: Mapping[str, Sequence[StepOutcome]]) -> Averages | None:
+def averages_of(found: Mapping[str, Sequence[StepOutcome]]) -> Averages | None:
     """Return the averages over the tasks of a run; None for one task, or without a comparison."""
     from bertender.comparison.averages import averages
-    from bertender.comparison.records import Comparison
 
     tables = {
-        name: Comparison.model_validate_json(each.output.read_text(encoding="utf-8"))
+        name: read_comparison(each.output)
         for name, outcomes in found.items()
         for each in outcomes
         if each.step.stage == "compare"
@@ -430,9 +430,12 @@ def _show_output(stage: str, output: Path) -> None:
     if stage == "endpoint":
         show_endpoint(output)
     elif stage in ("verify", "compare"):
-        from bertender.cli.measuring import show_comparison, show_parity
+        from bertender.cli.measuring import print_comparison, show_parity
 
-        (show_parity if stage == "verify" else show_comparison)(output)
+        if stage == "verify":
+            show_parity(output)
+        else:
+            print_comparison(read_comparison(output))
     else:
         print_artifact(Artifact.load(output, verify=False))
 
@@ -466,9 +469,8 @@ def show_endpoint(output: Path) -> None:
     )
 
 
-def _show_gain(outcomes: Sequence[StepOutcome]) -> None:
+def show_gain(outcomes: Sequence[StepOutcome]) -> None:
     """Print the gain of the served model over the first one of the comparison."""
-    from bertender.comparison.records import Comparison
     from bertender.comparison.table import in_one_sentence
 
     served = [
@@ -476,8 +478,8 @@ def _show_gain(outcomes: Sequence[StepOutcome]) -> None:
     ]
     for table in outcomes:
         if table.step.stage == "compare" and served and served[-1] in table.step.sources[1:]:
-            comparison = Comparison.model_validate_json(table.output.read_text(encoding="utf-8"))
-            print_entry(f"\n{in_one_sentence(comparison, served[-1])}", ())
+            gain = in_one_sentence(read_comparison(table.output), served[-1])
+            print_entry(f"\n{gain}", ())
 
 
 def _show_next(recipe: Recipe) -> None:

@@ -17,11 +17,12 @@ from bertender.cli.findings import parity_table
 from bertender.cli.flags import JsonFlag, OutFile, command_with_flags, settings_of
 from bertender.cli.output import (
     console,
-    left_out_rows,
     print_json,
+    print_result,
     print_rows,
     print_table,
     print_words,
+    with_left_out,
 )
 from bertender.comparison.differences import (
     RECORDED_SETTINGS,
@@ -38,7 +39,7 @@ from bertender.comparison.differences import (
 from bertender.comparison.records import CompareConfig, Comparison, read_comparison
 from bertender.comparison.table import markdown_table, terminal_table
 from bertender.core.artifact import Artifact
-from bertender.core.config import Record
+from bertender.core.card import LeftOutRows
 from bertender.core.errors import ConfigError, DataError, HubUnreachableError
 from bertender.core.files import check_savable, save_result, save_text
 from bertender.core.machine import save_note
@@ -143,7 +144,7 @@ def verify_command() -> Callable[..., None]:
         if out:
             save_result(parity, out)
         if as_json:
-            _print_result(parity, left_out_rows(task))
+            print_json(with_left_out(parity, task.left_out))
         else:
             console.print(parity_table(parity))
         require_parity(parity)
@@ -185,7 +186,7 @@ def compare_command() -> Callable[..., None]:
         if html:
             save_text(page(comparison), html)
         if as_json:
-            _print_result(comparison, left_out)
+            print_json(with_left_out(comparison, left_out))
         elif markdown:
             print(markdown_table(comparison, wide))
         else:
@@ -258,12 +259,8 @@ def analyse_command() -> Callable[..., None]:
 
         analysis = analyse(source, task, config)
         files = save_analysis(analysis, out)
-        if as_json:
-            _print_result(analysis, left_out_rows(task))
-            return
-        for line in analysis_lines(analysis):
-            print_words(line)
-        print_words(f"{out}: {', '.join(files)}")
+        lines = *analysis_lines(analysis), f"{out}: {', '.join(files)}"
+        print_result(with_left_out(analysis, task.left_out), lines, as_json=as_json)
 
     return command_with_flags(command, (TaskConfig, AnalyseConfig), optional=(TaskConfig,))
 
@@ -324,7 +321,7 @@ def diff_command() -> Callable[..., None]:
         if output:
             save_differences(found, output)
         if as_json:
-            _print_result(found, left_out_rows(task))
+            print_json(with_left_out(found, task.left_out))
         else:
             print_differences(found, config.rows)
 
@@ -369,11 +366,7 @@ def drift_command() -> Callable[..., None]:
         found = drift(model, file, config, task)
         if out:
             save_result(found, out)
-        if as_json:
-            print_json(found.model_dump(mode="json"))
-        else:
-            for line in drift_lines(found):
-                print_words(line)
+        print_result(found, drift_lines(found), as_json=as_json)
         require_no_drift(found)
 
     return command_with_flags(command, (TaskConfig, DriftConfig), optional=(TaskConfig,))
@@ -400,25 +393,14 @@ def show_parity(output: Path) -> None:
     )
 
 
-def show_comparison(output: Path) -> None:
-    """Print a saved comparison."""
-    print_comparison(read_comparison(output))
-
-
 def print_comparison(comparison: Comparison, wide: bool = False) -> None:
     """Print the table at full width: a narrow terminal wraps lines, but no cell is cut."""
     print_table(terminal_table(comparison, wide))
 
 
-def _print_result(result: Record, left_out: dict[str, Any] | None) -> None:
-    """Print a result as it is saved, and the rows that were left out, if any."""
-    more = {} if left_out is None else {"left_out": left_out}
-    print_json({**result.model_dump(mode="json"), **more})
-
-
 def _measure(
     paths: list[str], values: dict[str, Any], cascade: tuple[str, str] | None = None
-) -> tuple[Comparison, dict[str, Any] | None]:
+) -> tuple[Comparison, LeftOutRows | None]:
     """Return the comparison, and the report on rows left out of its task."""
     config = CompareConfig.parse(settings_of(CompareConfig, values))
     artifacts = [api.opened(path) for path in paths]
@@ -435,4 +417,4 @@ def _measure(
     comparison = compare(artifacts, task, config, cascade=pair)
     if note := runtime_note(comparison):
         save_note(note)
-    return comparison, left_out_rows(task)
+    return comparison, task.left_out

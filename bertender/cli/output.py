@@ -6,7 +6,7 @@ import json
 import math
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from rich.measure import Measurement
 from rich.table import Table
@@ -26,19 +26,13 @@ from bertender.comparison.records import measure_size
 from bertender.comparison.table import DASH, number
 from bertender.core.artifact import Artifact, read_timing
 from bertender.core.card import LeftOutRows
+from bertender.core.config import Record
 from bertender.core.findings import Findings
 from bertender.core.progress import SafeConsole
 from bertender.problems import PROBLEMS
 from bertender.problems.problem import Problem
 
 WIDEST = 1000
-
-
-class LeavesOut(Protocol):
-    """An object with a report of rows that were left out: a task, its record, or texts."""
-
-    @property
-    def left_out(self) -> LeftOutRows | None: ...
 
 
 console = SafeConsole()
@@ -54,6 +48,23 @@ def announce(text: str) -> None:
 def print_json(value: Any) -> None:
     """Print a result as one line of ASCII JSON, the last thing on standard output."""
     print(json.dumps(_plain(value), default=str, allow_nan=False), flush=True)
+
+
+def with_left_out(result: Record, left_out: LeftOutRows | None) -> dict[str, Any]:
+    """Return a result as it is saved, and the rows that were left out, if any."""
+    return {
+        **result.model_dump(mode="json"),
+        **({} if left_out is None else {"left_out": left_out}),
+    }
+
+
+def print_result(result: Any, lines: Iterable[str], *, as_json: bool) -> None:
+    """Print a result as JSON, or else the lines that describe it."""
+    if as_json:
+        print_json(result)
+        return
+    for line in lines:
+        print_words(line)
 
 
 def print_words(words: str, style: str = "") -> None:
@@ -77,16 +88,11 @@ def artifact_summary(artifact: Artifact) -> dict[str, Any]:
         "kind": card.kind,
         "precision": card.precision,
         "max_length": card.max_length,
-        "size": measure_size(artifact, card.findings.parameters).model_dump(mode="json"),
-        "findings": card.findings.model_dump(mode="json"),
-        "left_out": left_out_rows(card.task),
+        "size": measure_size(artifact, card.findings.parameters),
+        "findings": card.findings,
+        "left_out": card.task.left_out,
         "timing": timing and timing.summary(),
     }
-
-
-def left_out_rows(source: LeavesOut) -> dict[str, Any] | None:
-    """Return the part of --json about rows of the user's files that were left out."""
-    return None if source.left_out is None else source.left_out.model_dump(mode="json")
 
 
 def print_artifact(artifact: Artifact) -> None:
@@ -193,7 +199,10 @@ def print_listing(rows: list[dict[str, Any]]) -> None:
 
 
 def _plain(value: Any) -> Any:
-    """Return the value with null for figures that are not numbers, which JSON lacks."""
+    """Return the value in plain types, with null for figures that are not numbers, which JSON
+    lacks."""
+    if isinstance(value, Record):
+        value = value.model_dump(mode="json")
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):

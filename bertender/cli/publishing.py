@@ -65,7 +65,7 @@ def push_command(
     config = PushConfig.parse(settings_of(PushConfig, values))
     pushed = push(api.opened(artifact), repository, config, force)
     if as_json:
-        print_json(pushed.model_dump(mode="json"))
+        print_json(pushed)
         return
     access = "private" if pushed.private else "public"
     print_words(f"{pushed.url}: {len(pushed.files)} files, {access}")

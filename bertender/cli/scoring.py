@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from bertender.cli.flags import OUTPUT, JsonFlag, command_with_flags, settings_of
-from bertender.cli.output import messages, print_json, print_words
+from bertender.cli.output import messages, print_result
 from bertender.scoring.config import ScoreConfig
 
 if TYPE_CHECKING:
@@ -57,12 +57,8 @@ def build(name: str) -> Callable[..., None]:
         from bertender import api
 
         run = api.score(artifact, source, config, out=out, force=force)
-        if as_json:
-            print_json(run.model_dump(mode="json"))
-            return
-        for line in lines_of_run(run):
-            print_words(line)
-        if run.truncated:
+        print_result(run, lines_of_run(run), as_json=as_json)
+        if run.truncated and not as_json:
             messages.print(
                 f"{run.truncated} of {run.texts} texts were cut to the model's input: see "
                 "--max-length",

@@ -16,7 +16,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from bertender.cli.flags import JsonFlag, command_with_flags, settings_of
-from bertender.cli.output import console, messages, print_json, print_rows, print_words
+from bertender.cli.output import (
+    console,
+    messages,
+    print_json,
+    print_result,
+    print_rows,
+    print_words,
+)
 from bertender.comparison.table import DASH
 from bertender.core.artifact import IMPORT_STAGE, Artifact
 from bertender.core.errors import ConfigError
@@ -100,7 +107,7 @@ def serve_command() -> Callable[..., None]:
                 tried,
                 f"for `bertender serve --triton grpc://127.0.0.1:8001`: {command_line}",
             ]
-            _print_state(as_json, state, "\n".join(lines))
+            print_result(state, lines, as_json=as_json)
             return
         serve_forever(
             models, config, on_ready=lambda server: _ready(server, config.profile, as_json)
@@ -172,17 +179,8 @@ def _ready(server: Server, profile: Path | None, as_json: bool) -> None:
         *filter(None, (without,)),
         *(f"the page: {url}" for url in page.values()),
     ]
-    _print_state(
-        as_json, {**urls, **page, "profile": str(profile) if profile else None}, "\n".join(lines)
-    )
+    print_result({**urls, **page, "profile": profile}, lines, as_json=as_json)
     console.file.flush()  # a reader of the pipe may be waiting for this line
-
-
-def _print_state(as_json: bool, result: Mapping[str, str | None], words: str) -> None:
-    if as_json:
-        print_json(result)
-    else:
-        print_words(words)
 
 
 def deploy_command() -> Callable[..., None]:
@@ -208,11 +206,7 @@ def deploy_command() -> Callable[..., None]:
         config = DeployConfig.parse(settings_of(DeployConfig, values))
         source = open_artifact(artifact, verify=False)  # checked when its files are copied
         deployment = deploy(source, to, config)
-        if as_json:
-            print_json(deployment.model_dump(mode="json"))
-            return
-        for line in lines_of_deployment(deployment, to):
-            print_words(line)
+        print_result(deployment, lines_of_deployment(deployment, to), as_json=as_json)
 
     return command_with_flags(command, (DeployConfig,))
 
@@ -268,7 +262,7 @@ def tune_command() -> Callable[..., None]:
         source = open_artifact(artifact, verify=False)  # checked when it is served
         result = tune(source, partial(texts_to_send, config), config, out)
         if as_json:
-            print_json(result.model_dump(mode="json"))
+            print_json(result)
         else:
             _print_result(result, artifact, out)
 
@@ -330,11 +324,11 @@ def api_key_command() -> Callable[..., None]:
         key, row = new_key(name, tokens_per_second)
         if file is not None:
             append_row(file, row)
-        if as_json:
-            print_json({"name": name, "key": key, "row": row})
-            return
-        print_words(f"key, which is shown this once: {key}")
-        print_words(f"row of the file of keys: {row}" if file is None else f"added to {file}")
+        lines = (
+            f"key, which is shown this once: {key}",
+            f"row of the file of keys: {row}" if file is None else f"added to {file}",
+        )
+        print_result({"name": name, "key": key, "row": row}, lines, as_json=as_json)
 
     return command
 
@@ -344,11 +338,8 @@ def install_server_command() -> Callable[..., None]:
 
     def command(as_json: JsonFlag = False) -> None:
         result = install_server(say=lambda line: messages.print(line, soft_wrap=True, markup=False))
-        if as_json:
-            print_json(result.model_dump(mode="json"))
-        elif result.changed:
-            print_words(f"Triton {result.version} is installed; `bertender serve` starts it")
-        else:
-            print_words(f"Triton {result.version} is installed already, in {result.folder}")
+        how = "; `bertender serve` starts it" if result.changed else f" already, in {result.folder}"
+        words = f"Triton {result.version} is installed{how}"
+        print_result(result, [words], as_json=as_json)
 
     return command

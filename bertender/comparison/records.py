@@ -9,11 +9,11 @@ from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import BeforeValidator, Field, ValidationError
+from pydantic import BeforeValidator, Field
 
 from bertender.comparison.accuracy import TOKENS_PER_BATCH, ConstantRow
 from bertender.core.artifact import Artifact
-from bertender.core.config import Config, Record, parts_of
+from bertender.core.config import Config, Record, parts_of, read_record
 from bertender.core.errors import DataError
 from bertender.core.findings import (
     ChosenOn,
@@ -391,16 +391,12 @@ def read_comparison(path: Path) -> Comparison:
         DataError: the file cannot be read, or is not a comparison.
     """
     try:
-        return Comparison.model_validate_json(path.read_text(encoding="utf-8"))
-    except ValidationError as error:
-        first = error.errors()[0]
-        reason = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
-    except (OSError, UnicodeDecodeError) as error:
-        reason = str(error)
-    raise DataError(
-        f"{path} is not a saved comparison ({reason.lstrip(': ')}). Give a file of "
-        "`bertender compare --out`."
-    )
+        return read_record(Comparison, path)
+    except ValueError as reason:
+        raise DataError(
+            f"{path} is not a saved comparison ({reason}). Give a file of "
+            "`bertender compare --out`."
+        ) from None
 
 
 def onnx_float32_of(row: ComparisonRow, rows: Sequence[ComparisonRow]) -> ComparisonRow | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from inspect import get_annotations
+from pathlib import Path
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError, ValidationInfo
@@ -16,6 +17,25 @@ class Record(BaseModel):
     """Frozen data that survives a round trip through JSON; unknown keys are an error."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
+
+
+R = TypeVar("R", bound=Record)
+
+
+def read_record(kind: type[R], path: Path) -> R:
+    """Return a saved record.
+
+    Raises:
+        ValueError: the file cannot be read, or does not hold such a record; says why.
+    """
+    try:
+        return kind.model_validate_json(path.read_bytes())
+    except ValidationError as error:
+        first = error.errors()[0]
+        reason = f"{'.'.join(map(str, first['loc']))}: {first['msg']}".lstrip(": ")
+    except (OSError, ConfigError) as error:  # ConfigError: no row of a table
+        reason = str(error)
+    raise ValueError(reason)
 
 
 class Config(Record):

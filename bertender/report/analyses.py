@@ -6,10 +6,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from bertender.core.artifact import Artifact
-from bertender.core.config import Record
+from bertender.core.config import Record, read_record
 from bertender.core.errors import ConfigError, DataError, ModelError
 from bertender.core.files import save_result, save_text, unusable_parent
 from bertender.report import charts
@@ -123,12 +123,11 @@ def read_analysis(folder: Path) -> Analysis:
     """
     path = folder / ANALYSIS_NAME if folder.is_dir() else folder
     try:
-        return Analysis.model_validate_json(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, ValidationError) as error:
-        reason = str(error).partition("\n")[0]
-    raise DataError(
-        f"{path} is not a saved analysis ({reason}). Give the --out of `bertender analyse`."
-    )
+        return read_record(Analysis, path)
+    except ValueError as reason:
+        raise DataError(
+            f"{path} is not a saved analysis ({reason}). Give the --out of `bertender analyse`."
+        ) from None
 
 
 def shown_analysis(analysis: Analysis) -> Analysed:

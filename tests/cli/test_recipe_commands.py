@@ -8,7 +8,10 @@ from typing import Any
 import pytest
 import yaml
 
+from bertender.cli.making import averages_of, show_gain
 from bertender.core.artifact import Artifact
+from bertender.core.errors import DataError
+from bertender.recipes.recipe import Step, StepOutcome
 from bertender.tasks.task import Task
 from tests.front import fail, last_line, succeed, write_toy_files
 
@@ -51,6 +54,18 @@ def test_results_go_to_runs_by_default(recipe: Path, tmp_path: Path) -> None:
     assert said and commands.endswith("  bertender doctor [x]\n")
     again = succeed("run", "mine.yaml").stdout
     assert again.count("unchanged, reused") == 4
+
+
+def test_a_damaged_table_of_a_run_is_named(tmp_path: Path) -> None:
+    (table := tmp_path / "table.json").write_text("{}")
+    steps = [
+        Step.model_validate({"name": "served", "stage": "endpoint", "from": "words"}),
+        Step.model_validate({"name": "table", "stage": "compare", "from": ["teacher", "words"]}),
+    ]
+    outcomes = [StepOutcome(each, table, reused=True, seconds=0.0, result={}) for each in steps]
+    for show in (show_gain, lambda found: averages_of({"a": found})):
+        with pytest.raises(DataError, match=f"{table} is not a saved comparison"):
+            show(outcomes)
 
 
 def test_json_tells_what_was_reused(recipe: Path, tmp_path: Path) -> None:
