@@ -14,7 +14,7 @@ from bertender.core.errors import ConfigError, DataError, ModelError
 from bertender.core.files import save_result, save_text, unusable_parent
 from bertender.report import charts
 from bertender.report.attention import PATTERNS
-from bertender.report.page import Analysed, Figure
+from bertender.report.charts import Figure
 
 ANALYSIS_NAME = "analysis.json"
 PICTURES = (
@@ -128,15 +128,6 @@ def read_analysis(folder: Path) -> Analysis:
         raise DataError(
             f"{path} is not a saved analysis ({reason}). Give the --out of `bertender analyse`."
         ) from None
-
-
-def shown_analysis(analysis: Analysis) -> Analysed:
-    """Return an analysis as shown in a report."""
-    words = (
-        f"{analysis.artifact} ({analysis.digest[:12]}), on {analysis.texts} held-out texts of "
-        f"{analysis.task}."
-    )
-    return Analysed(analysis.name, analysis.digest, words, tuple(figures_of(analysis).values()))
 
 
 def analysis_lines(analysis: Analysis) -> Iterator[str]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import importlib.util
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -20,6 +20,15 @@ from bertender.core.errors import ConfigError
 
 Spec = dict[str, Any]
 Values = Sequence[Mapping[str, Any]]
+
+
+class Figure(NamedTuple):
+    """A chart with its title and a sentence on how to read it."""
+
+    title: str
+    words: str
+    spec: Spec
+
 
 SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"
 VEGA_LITE = "6.4"

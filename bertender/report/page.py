@@ -12,13 +12,22 @@ import base64
 import hashlib
 import json
 import re
+import shlex
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bertender.comparison.records import Comparison, ComparisonRow, PrunedHeads
+from pydantic_core import to_jsonable_python
+
+from bertender.comparison.records import (
+    Ancestor,
+    CompareConfig,
+    Comparison,
+    ComparisonRow,
+    PrunedHeads,
+)
 from bertender.comparison.table import (
     Cell,
     Column,
@@ -27,10 +36,15 @@ from bertender.comparison.table import (
     score_tables,
     table_rows,
 )
+from bertender.core.artifact import IMPORT_STAGE
+from bertender.core.config import Config
+from bertender.recipes.stages import STAGES
 from bertender.report import charts
+from bertender.report.analyses import Analysis, figures_of
+from bertender.report.charts import Figure
 from bertender.report.choice import choice_of
-from bertender.report.commands import comparing, making
 from bertender.report.config import LimitsConfig
+from bertender.tasks.task import TaskConfig
 
 FILES = Path(__file__).parent / "page_files"
 MOST_LABELS = 12
@@ -40,24 +54,6 @@ SHOWN_MISTAKES = 20
 NUMBER = re.compile(r"-?\d+(\.\d+)?")
 IN_SCRIPT = {ord(each): f"\\u{ord(each):04x}" for each in "<>&"}
 """Characters of JSON that HTML would interpret."""
-
-
-class Figure(NamedTuple):
-    """A chart with its title and a sentence on how to read it."""
-
-    title: str
-    words: str
-    spec: charts.Spec
-
-
-@dataclass(frozen=True)
-class Analysed:
-    """The analysis of an artifact, as charts."""
-
-    name: str
-    digest: str
-    words: str
-    figures: tuple[Figure, ...]
 
 
 class Confusion(NamedTuple):
@@ -72,7 +68,7 @@ class Confusion(NamedTuple):
 def page(
     comparison: Comparison,
     limits: LimitsConfig | None = None,
-    analyses: Sequence[Analysed] = (),
+    analyses: Sequence[Analysis] = (),
     runtime: str | None = None,
 ) -> str:
     """Return the report as HTML.
@@ -91,7 +87,7 @@ def page(
     if runtime is None:
         charts.check_charts()
         runtime = charts.runtime()
-    limits = limits or LimitsConfig()
+    choice = choice_of(comparison, limits or LimitsConfig())
     title, *notes = comparison_lines(comparison)
     columns = columns_of(comparison, wide=True)
     figures = comparison_figures(comparison)
@@ -115,10 +111,9 @@ def page(
         comparison=comparison,
         title=title,
         notes=notes,
-        choice=choice_of(comparison, limits),
+        choice=choice,
         columns=columns,
         rows=sortable(table_rows(comparison, columns), columns),
-        chosen=choice_of(comparison, limits).row,
         names=[row.name for row in comparison.rows],
         figures=figures,
         tables=score_tables(comparison, by_label=True),
@@ -135,7 +130,7 @@ def page(
         sensitivities=[
             (row.name, spec) for row in comparison.rows if (spec := charts.sensitivity(row))
         ],
-        analyses=analyses,
+        analyses=[(each, figures_of(each).values()) for each in analyses],
         lineages=[(row.name, making(row.lineage)) for row in comparison.rows],
         comparing=comparing(comparison),
         versions=comparison.circumstances.environment.versions,
@@ -277,3 +272,80 @@ def cells_of(pruned: PrunedHeads) -> list[tuple[int, list[HeadCell]]]:
             cells.append(HeadCell(words, round(score / most, 3), head in remaining))
         rows.append((layer, cells))
     return rows
+
+
+def making(lineage: Sequence[Ancestor]) -> list[tuple[Ancestor, str]]:
+    """Return the artifacts of a lineage, the oldest first, each with the command that makes it;
+    empty if the command is not known."""
+    by_digest = {each.digest: each for each in lineage if not each.missing}
+    steps = [(each, command_of(each, by_digest.get(each.parent or ""))) for each in lineage]
+    return steps[::-1]
+
+
+def command_of(made: Ancestor, parent: Ancestor | None) -> str:
+    """Return the command that makes an artifact from its parent; empty if it is not known.
+
+    A calibrated artifact has two, one per line: the second calibrates the first one's output.
+    """
+    if made.calibrated_by is None:
+        return _command_of(made, parent, made.place)
+    plain = f"{made.place}-uncalibrated"
+    if not (first := _command_of(made, parent, plain)):
+        return ""
+    words = ["bertender", "calibrate", plain, "--method", made.calibrated_by]
+    if any(made.source.get(name) != value for name, value in made.calibrated_on.items()):
+        words += flags(TaskConfig, made.calibrated_on)
+    return f"{first}\n{shlex.join([*words, '--out', made.place])}"
+
+
+def _command_of(made: Ancestor, parent: Ancestor | None, place: str) -> str:
+    out = ["--out", place]
+    if made.missing:
+        return ""
+    if made.stage == IMPORT_STAGE:
+        return shlex.join(["bertender", "import", str(made.config.get("source", "")), *out])
+    if made.stage not in STAGES or (made.parent is not None and parent is None):
+        return ""
+    stage = STAGES[made.stage]
+    words = ["bertender", made.stage]
+    own: dict[str, Any] = dict(made.config)
+    if stage.source and parent is not None:
+        words += (
+            [parent.place] if stage.source == "artifact" else [f"--{stage.source}", parent.place]
+        )
+        own.pop(stage.source, None)
+    if stage.needs_task and (parent is None or parent.source != made.source):
+        words += flags(TaskConfig, made.source)
+    return shlex.join([*words, *flags(stage.config, own), *out])
+
+
+def comparing(comparison: Comparison) -> str:
+    """Return the command that measures a comparison."""
+    by_name = {row.name: row.lineage[0].place for row in comparison.rows}
+    pairs = [row.cascade for row in comparison.rows if row.cascade]
+    places = dict.fromkeys(by_name.values())
+    cascades = [
+        word for pair in pairs for word in ("--cascade", by_name[pair.small], by_name[pair.strong])
+    ]
+    conditions = comparison.circumstances
+    # otherwise the task is that of the first model that records one
+    known = comparison.rows[0].lineage[0].source
+    task = {name: value for name, value in conditions.source.items() if known.get(name) != value}
+    config = to_jsonable_python(conditions.config)
+    own = [*flags(TaskConfig, task), *flags(CompareConfig, config)]
+    return shlex.join(["bertender", "compare", *places, *cascades, *own])
+
+
+def flags(config: type[Config], values: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the flags of settings with other values than their defaults."""
+    for name, field in config.model_fields.items():
+        default = to_jsonable_python(field.get_default(call_default_factory=True))
+        value = values.get(name)
+        if value is None or value == default or isinstance(value, Mapping):
+            continue
+        flag = f"--{name.replace('_', '-')}"
+        if isinstance(value, bool):
+            yield flag if value else f"--no-{flag[2:]}"
+        else:
+            yield flag
+            yield ",".join(map(str, value)) if isinstance(value, list) else str(value)

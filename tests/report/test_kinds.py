@@ -13,7 +13,6 @@ from bertender.comparison.compare import compare
 from bertender.comparison.records import CompareConfig
 from bertender.core.artifact import Artifact
 from bertender.report.analyse import analyse
-from bertender.report.analyses import shown_analysis
 from bertender.report.config import AnalyseConfig
 from bertender.report.page import page
 from bertender.tasks.task import Task
@@ -49,7 +48,7 @@ def test_a_report_of_another_kind(kind: str, tmp_path: Path) -> None:
     models = [untrained(task, tmp_path / f"model{sign}", sign) for sign in (1, -1)]
     comparison = compare(models, task, CONFIG)
     analysis = analyse(models[0], task, AnalyseConfig(texts=8))
-    text = page(comparison, analyses=[shown_analysis(analysis)], runtime="0")
+    text = page(comparison, analyses=[analysis], runtime="0")
     assert "Worst disagreements" in text and "Score against time" in text
     assert "Confusion" not in text and "Layers and heads of" in text
     assert ("Reliability of probabilities" in text) == (kind != "regression")

@@ -21,8 +21,7 @@ from bertender.comparison.table import COLUMNS, comparison_lines
 from bertender.core.machine import MachineLoad
 from bertender.report import charts
 from bertender.report.charts import heat_map, scatter, sensitivity, time_by_length
-from bertender.report.commands import comparing, making
-from bertender.report.page import cells_of, confusion_of, page, sort_key
+from bertender.report.page import cells_of, comparing, confusion_of, making, page, sort_key
 from tests.comparison.conftest import comparison as comparison  # a fixture of these tests too
 from tests.comparison.rows import STUDENT, conditions
 from tests.report.conftest import LABEL, LABELS, LENGTHS, PRUNED, STUDENT_MADE, TEACHER_MADE, row
