@@ -5,18 +5,21 @@ from __future__ import annotations
 import datetime
 import json
 import shlex
+import signal
+import subprocess
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from tempfile import NamedTemporaryFile
+from typing import Annotated, Any, NamedTuple
 
 import typer
 from pydantic import Field
 
 from bertender.core.artifact import Artifact
 from bertender.core.config import Record, parts_of
-from bertender.core.errors import ConfigError, MachineBusyError
+from bertender.core.errors import BertenderError, ConfigError, MachineBusyError
 from bertender.core.files import save_text
 from bertender.core.machine import (
     BUSY_SHARE,
@@ -142,6 +145,60 @@ def _as_text(runs: Sequence[Run]) -> str:
         rows = ",\n".join(json.dumps(row, separators=(",", ":")) for row in run.rows)
         parts.append(f'{json.dumps(head, separators=(",", ":"))[:-1]},"rows":[\n{rows}\n]}}')
     return '{"runs":[\n' + ",\n".join(parts) + "\n]}\n"
+
+
+LAUNCHER = """
+import os, signal, sys
+report, *words = sys.argv[1:]
+pid = os.posix_spawn(words[0], words, os.environ)
+signal.signal(signal.SIGINT, lambda *_: os.kill(pid, signal.SIGINT))
+_, status, usage = os.wait4(pid, 0)
+with open(report, "w") as file:
+    seconds = usage.ru_utime + usage.ru_stime
+    print(os.waitstatus_to_exitcode(status), seconds, usage.ru_maxrss, file=file)
+"""
+"""Starts a command, and reports its exit code and what it used. The kernel counts the peak of the
+process that starts a command to the command's own, so that one starts it that is small."""
+
+
+class MeasuredCommandError(BertenderError):
+    """A measured command failed, so that there is nothing to report."""
+
+
+class Used(NamedTuple):
+    """Output of a command, and what it used."""
+
+    output: str
+    processor_s: float
+    peak_bytes: int
+    """Peak memory of the command's largest process."""
+
+
+def used_by(*words: str, until_ready: bool = False, **options: Any) -> Used:
+    """Run a command of bertender to its end, in a process of its own.
+
+    Args:
+        words: the command.
+        until_ready: end it with Ctrl-C after its first line.
+        options: of the process, such as its folder.
+
+    Raises:
+        MeasuredCommandError: the command failed.
+    """
+    with NamedTemporaryFile("r") as report:
+        launcher = [sys.executable, "-I", "-S", "-c", LAUNCHER, report.name]
+        command = [*launcher, sys.executable, "-m", "bertender", *words]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, **options) as process:
+            assert process.stdout is not None
+            if until_ready and process.stdout.readline():
+                process.send_signal(signal.SIGINT)
+            output = process.stdout.read()
+        code, processor_s, peak_kib = report.read().split()
+    if code != "0":
+        raise MeasuredCommandError(
+            f"bertender {shlex.join(words)}: exit code {code}. Run it by itself to see why."
+        )
+    return Used(output, float(processor_s), int(peak_kib) * 1024)
 
 
 @contextmanager

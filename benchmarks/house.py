@@ -11,7 +11,6 @@ import io
 import os
 import re
 import statistics
-import subprocess
 import sys
 import threading
 import tokenize
@@ -28,9 +27,11 @@ from types import FrameType
 from typing import Annotated, Any, Literal, NamedTuple
 
 import typer
+from scipy.sparse import csr_array
+from scipy.sparse.csgraph import connected_components
 
+from benchmarks.harness import MeasuredCommandError, used_by
 from bertender.cli.main import COMMANDS, build_app
-from bertender.core.errors import BertenderError
 from bertender.core.files import CACHE_VARIABLE
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -171,10 +172,6 @@ def code_strings(files: list[Source]) -> list[str]:
 
 def circles(files: list[Source]) -> list[list[str]]:
     """Groups of files that import each other, directly or by way of others."""
-    # imported here: the memory of this process is part of what commands take
-    from scipy.sparse import csr_array
-    from scipy.sparse.csgraph import connected_components
-
     modules = [file.module for file in files]
     imported = [file.imported_modules({*modules}) for file in files]
     arrows = csr_array([[module in own for module in modules] for own in imported])
@@ -195,10 +192,6 @@ def words_of_pages() -> int:
     return sum(len(re.findall(r"\S*\w\S*", page.read_text())) for page in pages)
 
 
-class FootprintError(BertenderError):
-    """A command failed, so that its footprint says nothing."""
-
-
 class Cost(NamedTuple):
     """Cost of a command in a fresh process."""
 
@@ -211,16 +204,10 @@ def cost_of(*words: str) -> Cost:
     """Run a command of bertender once, in a fresh process.
 
     Raises:
-        FootprintError: the command failed.
+        MeasuredCommandError: the command failed.
     """
-    with subprocess.Popen(
-        [sys.executable, "-m", "bertender", *words], cwd=ROOT, stdout=subprocess.DEVNULL
-    ) as process:
-        _, status, usage = os.wait4(process.pid, 0)
-        process.returncode = os.waitstatus_to_exitcode(status)
-    if process.returncode:
-        raise FootprintError(f"bertender {' '.join(words)}: exit code {process.returncode}")
-    return Cost(" ".join(words), usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1000)
+    used = used_by(*words, cwd=ROOT)
+    return Cost(" ".join(words), used.processor_s, used.peak_bytes / 1e6)
 
 
 def costs_of_help() -> list[Cost]:
@@ -317,7 +304,7 @@ def _command(name: str, *words: object) -> None:
     with redirect_stdout(io.StringIO()):
         code: Any = build_app(name)(arguments, standalone_mode=False)
     if code:
-        raise FootprintError(f"bertender {' '.join(arguments)}: exit code {code}")
+        raise MeasuredCommandError(f"bertender {' '.join(arguments)}: exit code {code}")
 
 
 Figure = tuple[str, str, str, bool]

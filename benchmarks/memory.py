@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import os
 import shlex
-import signal
-import subprocess
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
@@ -18,8 +16,7 @@ from tempfile import TemporaryDirectory
 from threading import Event, Thread
 
 from benchmarks.cells import Table, machine, two
-from benchmarks.harness import Out, Row, Run, record
-from bertender.core.errors import BertenderError
+from benchmarks.harness import Out, Row, Run, record, used_by
 from bertender.core.files import CACHE_VARIABLE
 
 SECONDS_BETWEEN_SAMPLES = 0.1
@@ -39,10 +36,6 @@ COMMANDS = (
     f"{SERVE} dynamic --http-port 0 --grpc-port 0 --metrics-port 0 --json",
 )
 """Commands of a chain, in order. The first reads the task's data; `serve` ends when it is ready."""
-
-
-class MeasuredCommandError(BertenderError):
-    """A command of the chain failed, so that there is nothing to report."""
 
 
 def run(out: Out = None) -> None:
@@ -69,28 +62,18 @@ def measured(command: str, folder: Path) -> Row:
     # the package next to the benchmark must be found from the other folder as well
     path = os.pathsep.join(str(Path(each).absolute()) for each in sys.path if each)
     variables = {**os.environ, CACHE_VARIABLE: str(folder / "cache"), "PYTHONPATH": path}
-    words = [sys.executable, "-m", "bertender", *shlex.split(command)]
-    watcher = Thread(target=watch, daemon=True)
-    with subprocess.Popen(
-        words, cwd=folder, env=variables, stdout=subprocess.PIPE, text=True
-    ) as process:
-        watcher.start()
-        assert process.stdout is not None
-        if command.startswith(SERVE) and process.stdout.readline():
-            process.send_signal(signal.SIGINT)
-        process.stdout.read()
-        _, status, usage = os.wait4(process.pid, 0)
-        process.returncode = os.waitstatus_to_exitcode(status)
+    words, is_server = shlex.split(command), command.startswith(SERVE)
+    watcher = Thread(target=watch)
+    watcher.start()
+    try:
+        used = used_by(*words, until_ready=is_server, cwd=folder, env=variables)
+    finally:
         ended.set()
         watcher.join()
-    if process.returncode:
-        raise MeasuredCommandError(
-            f"bertender {command}: exit code {process.returncode}. Run it by itself to see why."
-        )
     left = _bytes_in(folder)
     return {
         "command": command,
-        "largest_process_bytes": usage.ru_maxrss * 1024,
+        "largest_process_bytes": used.peak_bytes,
         "most_disk_bytes": max(most[0], left) - before,
         "left_on_disk_bytes": left - before,
     }

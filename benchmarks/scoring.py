@@ -9,7 +9,6 @@ from __future__ import annotations
 import csv
 import json
 import os
-import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -21,11 +20,20 @@ from typing import Annotated, Any
 import typer
 
 from benchmarks.cells import Table, machine, task_title, two
-from benchmarks.harness import Noisy, Out, Row, Run, ServedArtifact, recorded, save_runs, watched
+from benchmarks.harness import (
+    Noisy,
+    Out,
+    Row,
+    Run,
+    ServedArtifact,
+    recorded,
+    save_runs,
+    used_by,
+    watched,
+)
 from benchmarks.models import TITLES
 from bertender.comparison.accuracy import text_lengths
 from bertender.core.artifact import Artifact
-from bertender.core.errors import BertenderError
 from bertender.models.classifier import Classifier, open_classifier
 from bertender.scoring.scorer import TOKENS_PER_BATCH
 from bertender.tasks.loading import load_task
@@ -33,24 +41,6 @@ from bertender.tasks.task import TaskConfig
 from bertender.text.batch import Example, length_buckets
 
 LOOP_TEXTS = 10_000
-WITH_PEAK = """
-import atexit
-from pathlib import Path
-from bertender.cli.main import main
-
-def say_peak():
-    lines = Path("/proc/self/status").read_text().splitlines()
-    print(*(line.split()[1] for line in lines if line.startswith("VmHWM")))
-
-atexit.register(say_peak)
-main()
-"""
-"""The command, which prints the peak of its memory in KB at the end. That of `wait4` is no less
-than the memory of the process that started it."""
-
-
-class MeasuredCommandError(BertenderError):
-    """`score` failed, so that there is nothing to report."""
 
 
 def run(
@@ -103,14 +93,10 @@ def scored(artifact: Path, source: Path, out: Path) -> Row:
     Raises:
         MeasuredCommandError: it failed.
     """
-    words = ("score", artifact, source, "--text-column", "text", "--out", out, "--json")
-    command = [sys.executable, "-c", WITH_PEAK, "-q", *map(str, words)]
-    process = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
-    if process.returncode:
-        raise MeasuredCommandError(f"{' '.join(command)}: exit code {process.returncode}.")
-    *_, line, peak_kb = process.stdout.splitlines()
-    done: dict[str, Any] = json.loads(line)
-    return {"texts_per_s": done["texts_per_s"], "peak_bytes": int(peak_kb) * 1024}
+    words = ("-q", "score", artifact, source, "--text-column", "text", "--out", out, "--json")
+    used = used_by(*map(str, words))
+    done: dict[str, Any] = json.loads(used.output.splitlines()[-1])
+    return {"texts_per_s": done["texts_per_s"], "peak_bytes": used.peak_bytes}
 
 
 def table(runs: Sequence[Run]) -> Table:

@@ -11,8 +11,9 @@ import pytest
 from benchmarks import __main__ as command
 from benchmarks import harness
 from benchmarks.cells import Table, mean_over, ratio_over, two
-from benchmarks.harness import Run, names_in, read_runs, recorded, save_runs
+from benchmarks.harness import Run, names_in, read_runs, recorded, save_runs, used_by
 from benchmarks.making import Probe, amount_for, amount_in
+from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError, MachineBusyError
 from bertender.core.machine import MachineLoad
 
@@ -137,3 +138,17 @@ def test_an_unknown_subject_is_an_error(
     with pytest.raises(SystemExit) as caught:
         command.main()
     assert "none-such" in str(caught.value.code) and "rivals" in capsys.readouterr().out
+
+
+def test_a_command_of_a_large_process_has_its_own_memory() -> None:
+    alone = used_by("schemes")
+    ballast = b"x" * 300_000_000
+    assert used_by("schemes").peak_bytes < alone.peak_bytes + 20e6 < len(ballast)
+    assert "static" in alone.output and 0 < alone.processor_s < 60
+
+
+def test_a_server_is_measured_until_it_is_ready(exported: Artifact) -> None:
+    ports = ("--http-port", "0", "--grpc-port", "0", "--metrics-port", "0")
+    words = ("serve", str(exported.path), *ports, "--server", "embedded", "--json")
+    used = used_by(*words, until_ready=True)
+    assert used.peak_bytes > 50e6 and used.output == ""

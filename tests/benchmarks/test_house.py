@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import house
+from benchmarks.harness import MeasuredCommandError
 from benchmarks.house import Source
 
 SOURCE = '''"""A module."""
@@ -61,5 +62,5 @@ def test_files_are_executed_by_functions_and_not_by_imports(tmp_path: Path) -> N
 def test_a_command_has_a_cost() -> None:
     cost = house.cost_of("schemes")
     assert cost.processor_s > 0 and cost.memory_mb > 10
-    with pytest.raises(house.FootprintError, match="none-such: exit code 2"):
+    with pytest.raises(MeasuredCommandError, match="none-such: exit code 2"):
         house.cost_of("none-such")

@@ -24,7 +24,7 @@ from benchmarks import (
     runtimes,
     training,
 )
-from benchmarks.harness import Run, grouped, read_runs, recorded
+from benchmarks.harness import MeasuredCommandError, Run, grouped, read_runs, recorded
 from benchmarks.making import scored_row
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError, DataError
@@ -300,7 +300,7 @@ def test_a_rival_that_cannot_open_the_model_is_absent_with_the_reason(
 def test_a_command_is_measured(tmp_path: Path) -> None:
     row = memory.measured("tasks", tmp_path)
     assert row["largest_process_bytes"] > 1e7 and row["left_on_disk_bytes"] == 0
-    with pytest.raises(memory.MeasuredCommandError, match="none-such: exit code 2"):
+    with pytest.raises(MeasuredCommandError, match="none-such: exit code 2"):
         memory.measured("none-such", tmp_path)
 
 
