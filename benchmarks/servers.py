@@ -371,26 +371,20 @@ class Asked:
     opened: Callable[[], Client]
     texts: Sequence[str]
     pins: Pins
-    seed: int = 0
 
     def closed(
         self, texts: int, clients: int, duration_s: float, warmup_s: float = 0.3
     ) -> loadtest.LoadRun:
         """Measure the throughput of clients that each wait; for longer where a server is slow."""
+        config = loadtest.LoadConfig(
+            concurrency=clients, texts_per_request=texts, duration_s=duration_s, warmup_s=warmup_s
+        )
         with self._asked(texts) as (runner, send):
-
-            def measure(duration_s: float, warmup_s: float) -> loadtest.LoadRun:
-                times = {"duration_s": duration_s, "warmup_s": warmup_s}
-                config = loadtest.LoadConfig(concurrency=clients, texts_per_request=texts, **times)
-                return runner.run(loadtest.closed_run(send, clients, config))
-
-            return loadtest.closed_for_long_enough(measure, clients, duration_s, warmup_s)
+            return loadtest.closed_for_long_enough(runner, send, config)
 
     def at_rate(self, rate: float, duration_s: float, warmup_s: float = 0.3) -> loadtest.LoadRun:
         """Measure the latency of single texts at a rate."""
-        config = loadtest.LoadConfig(
-            rate=rate, duration_s=duration_s, warmup_s=warmup_s, seed=self.seed
-        )
+        config = loadtest.LoadConfig(rate=rate, duration_s=duration_s, warmup_s=warmup_s)
         with self._asked(1) as (runner, send):
             return runner.run(loadtest.open_run(send, rate, config))
 
@@ -402,7 +396,7 @@ class Asked:
             asyncio.Runner(loop_factory=loadtest.precise_loop) as runner,
         ):
             client = runner.run(self._client())
-            draw = np.random.default_rng(self.seed)
+            draw = np.random.default_rng(0)
             rows = draw.integers(0, len(self.texts), (PREPARED, size)).tolist()
             requests = [client.prepare([self.texts[row] for row in each]) for each in rows]
 

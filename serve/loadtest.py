@@ -307,18 +307,9 @@ def closed_runs(url: str, read: Read, loads: Sequence[LoadConfig]) -> list[LoadR
     runs = []
     with asyncio.Runner(loop_factory=precise_loop) as runner:
         for load in loads:
-            clients = load.concurrency or 1
             target = runner.run(_open(url, read, load, NO_ACCESS))
-
-            def measure(duration_s: float, warmup_s: float) -> LoadRun:
-                times = {"duration_s": duration_s, "warmup_s": warmup_s}
-                changed = load.model_copy(update=times)  # noqa: B023 - called in the same turn
-                return runner.run(closed_run(target.send, clients, changed))  # noqa: B023
-
             try:
-                runs.append(
-                    closed_for_long_enough(measure, clients, load.duration_s, load.warmup_s)
-                )
+                runs.append(closed_for_long_enough(runner, target.send, load))
             finally:
                 runner.run(target.sender.close())
     return runs
@@ -328,27 +319,24 @@ LONGEST_S = 8.0
 RESPONSES = 2
 """Fewest responses per client within the longest measurement."""
 
-Measure = Callable[[float, float], LoadRun]
-"""(measured seconds, seconds of warm-up) -> results of the clients"""
 
-
-def closed_for_long_enough(
-    measure: Measure,
-    clients: int,
-    duration_s: float,
-    warmup_s: float,
-    longest_s: float = LONGEST_S,
-) -> LoadRun:
+def closed_for_long_enough(runner: asyncio.Runner, send: Send, config: LoadConfig) -> LoadRun:
     """Measure clients, and once more for longer if each had hardly a response.
 
     With a few large batches, the number that end within a second is random.
     """
+    clients, duration_s = config.concurrency or 1, config.duration_s
+
+    def measure(duration_s: float, warmup_s: float) -> LoadRun:
+        changed = config.model_copy(update={"duration_s": duration_s, "warmup_s": warmup_s})
+        return runner.run(closed_run(send, clients, changed))
+
     try:
-        run = measure(duration_s, warmup_s)
+        run = measure(duration_s, config.warmup_s)
     except LoadTestError:  # no client has sent a second request
-        return measure(max(duration_s, longest_s), 0.0)
+        return measure(max(duration_s, LONGEST_S), 0.0)
     share = run.requests_per_second * duration_s / (RESPONSES * clients)
-    longer = min(longest_s, duration_s / max(share, 1e-9))
+    longer = min(LONGEST_S, duration_s / max(share, 1e-9))
     return run if longer <= duration_s else measure(longer, 0.0)
 
 
