@@ -13,7 +13,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -23,6 +23,7 @@ import typer
 
 from benchmarks.cells import Table, machine, median_ms, over, times, two
 from benchmarks.harness import Noisy, Out, Row, Run, Threads, loaded, names_in, record, watched
+from bertender.comparison.latency import LineProcess, line_process
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ModelError
 from bertender.core.files import cache_directory
@@ -124,10 +125,10 @@ class Contest:
         examples, labels = self.task.dev.examples, self.task.dev.label_ids
         for name, (rival, model) in self.entries.items():
             try:
-                with self._opened(rival, model) as worker:
+                with self._opened(rival, model) as (worker, versions):
                     parts = range(0, len(examples), BATCH)
                     asked = [{"predict": examples[start : start + BATCH]} for start in parts]
-                    answers = [row for part in asked for row in worker.ask(part)]
+                    answers = [row for part in asked for row in _answer(worker, part)]
             except (ModelError, subprocess.CalledProcessError) as error:
                 absent[name] = str(error).replace(str(model.path.resolve()), model.name)
                 print(f"{name} is left out: {error}")
@@ -138,7 +139,7 @@ class Contest:
             found = score("accuracy", labels, chosen, label_count=len(self.task.labels))
             row: Row = {"name": name, "rival": rival, "artifact": model.name}
             row["precision"] = RIVALS[rival].precision or model.card.precision
-            row |= {"versions": worker.versions, "score": found.model_dump()}
+            row |= {"versions": versions, "score": found.model_dump()}
             row["agreement"] = float((chosen == reference.argmax(axis=1)).mean())
             row["max_probability_difference"] = float(np.abs(probabilities - reference).max())
             rows.append({**row, "single_ms": [], "batch_ms": []})
@@ -149,7 +150,7 @@ class Contest:
         examples, draw = self.task.dev.examples, np.random.default_rng(number)
         with ExitStack() as stack:
             own = (self.entries[row["name"]] for row in rows)
-            workers = [stack.enter_context(self._opened(*each)) for each in own]
+            workers = [stack.enter_context(self._opened(*each))[0] for each in own]
             for row in rows:
                 row["single_ms"].append([])
                 row["batch_ms"].append([])
@@ -159,13 +160,14 @@ class Contest:
                     for count in (SINGLES, BATCH)
                 )
                 for row, worker in zip(rows, workers, strict=True):
-                    single_ms, batch_ms = worker.ask({"singles": singles, "batch": batch})
+                    asked = {"singles": singles, "batch": batch}
+                    single_ms, batch_ms = _answer(worker, asked)
                     row["single_ms"][-1].append(single_ms)
                     row["batch_ms"][-1].append(batch_ms)
 
     @contextmanager
-    def _opened(self, rival: str, model: Artifact) -> Iterator[Worker]:
-        """Open a model in a process of its own.
+    def _opened(self, rival: str, model: Artifact) -> Iterator[tuple[LineProcess, dict[str, str]]]:
+        """Open a model in a process of its own; yield the process and versions of its libraries.
 
         Raises:
             ModelError: it cannot be installed, or cannot open the model.
@@ -179,21 +181,13 @@ class Contest:
             "setting": row.setting,
         }
         counts = {name: str(self.threads) for name in ("OMP_NUM_THREADS", "RAYON_NUM_THREADS")}
-        path = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-        requirements = REQUIREMENTS.get(row.opens, ())
-        if requirements:  # packages of this process would count as installed there
-            path = {"PYTHONPATH": str(Path(__file__).resolve().parents[1])}
-        with subprocess.Popen(
-            [_python(requirements), "-m", "benchmarks.rival_worker"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env={**os.environ, **OFFLINE, **counts, **path},
+        with line_process(
+            "benchmarks.rival_worker",
+            f"the process of {row.title}",
+            python=_python(REQUIREMENTS.get(row.opens, ())),
+            variables={**OFFLINE, **counts},
         ) as process:
-            try:
-                yield Worker(process, request)
-            finally:
-                process.terminate()
+            yield process, _answer(process, request)
 
 
 def _python(requirements: Sequence[str]) -> str:
@@ -210,27 +204,9 @@ def _python(requirements: Sequence[str]) -> str:
     return str(place / "bin" / "python")
 
 
-class Worker:
-    """A process of `rival_worker`, which has opened a model."""
-
-    def __init__(self, process: subprocess.Popen[str], request: Mapping[str, Any]) -> None:
-        self.process = process
-        self.versions: dict[str, str] = self.ask(request)
-
-    def ask(self, content: Mapping[str, Any]) -> Any:
-        """Send a line, and return the answer.
-
-        Raises:
-            ModelError: the process has ended.
-        """
-        assert self.process.stdin is not None and self.process.stdout is not None
-        with suppress(BrokenPipeError):  # the missing answer says so
-            self.process.stdin.write(f"{json.dumps(content)}\n")
-            self.process.stdin.flush()
-        line = self.process.stdout.readline()
-        if not line:
-            raise ModelError(f"the process ended, status {self.process.wait()}: see its output")
-        return json.loads(line)
+def _answer(process: LineProcess, content: Mapping[str, Any]) -> Any:
+    """Send a process a line of JSON, and return its answer."""
+    return json.loads(process.ask(json.dumps(content)))
 
 
 def table(runs: Sequence[Run]) -> Table:
