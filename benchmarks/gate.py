@@ -26,14 +26,10 @@ from benchmarks.cells import DASH, Table
 from benchmarks.faults import FAULTS, Fault, kind_of, planted, saturating
 from benchmarks.harness import Out, Row, Run, Work, names_in, recorded, save_runs
 from benchmarks.making import made_of
-from bertender.comparison.accuracy import evaluate
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ModelError
 from bertender.gate.config import PARITY_TEXTS
-from bertender.gate.figures import Figures
-from bertender.gate.judge import CHECKS, TOLERANCES, check_parity, labelled_sample
-from bertender.metrics import paired_change
-from bertender.metrics.metric import LabelSet
+from bertender.gate.judge import TOLERANCES, check_parity, labelled_sample
 from bertender.models.classifier import Classifier, onnx_file, open_classifier
 from bertender.models.graphs import save_graph
 from bertender.models.onnx_session import MOST_MB, ONNX_NAME
@@ -213,18 +209,12 @@ def judged(subject: Subject, variant: str, name: str | None) -> Row:
         parity = check_parity(reference, candidate, examples, tolerance, truth=truth)
         failures = [failure.split()[0].rstrip(":,") for failure in parity.failures]
         refused = (refused + failures)[: 1 if fault else None]
-        # a fault that was caught needs no further proof
-        change = None if fault and refused else _change(subject, candidate)
-    checked = {check.figure for check in CHECKS}
     print(f"{subject.name} {variant} {name or 'sound'}: {refused or 'passed'}")
     return {
         "teacher": subject.name,
         "variant": variant,
         "fault": name,
         "refused_by": refused,
-        "refused_by_logits": [failure for failure in failures if failure in checked],
-        "figures": {each: getattr(parity, each) for each in Figures.model_fields},
-        "change": change,
     }
 
 
@@ -247,16 +237,6 @@ def _refusals(subject: Subject, graph: Path, ranges: Any, fault: Fault | None) -
             check()
         except ModelError:
             yield name
-
-
-def _change(subject: Subject, candidate: Classifier) -> Row:
-    """Return the change of the score from the reference to the candidate, on all held-out texts."""
-    task = subject.task
-    first, second = (
-        evaluate(each, task.dev, task.metric)[1] for each in (subject.reference, candidate)
-    )
-    labels = LabelSet(len(task.labels))
-    return paired_change(task.metric, task.dev.label_ids, first, second, labels).model_dump()
 
 
 def table(runs: Sequence[Run]) -> Table:
@@ -282,8 +262,7 @@ def table(runs: Sequence[Run]) -> Table:
 
 def _counted(rows: Sequence[Row]) -> list[str]:
     refused = [row for row in rows if row["refused_by"]]
-    # earlier records have a comma after a name
-    names = [row["refused_by"][0].rstrip(",") for row in refused]
+    names = [row["refused_by"][0] for row in refused]
     titles = Counter(CHECK_TITLES.get(name, name) for name in names)
     listed = [f"{title} ({count})" for title, count in titles.most_common()]
     return [str(len(rows)), str(len(refused)), ", ".join(listed) or DASH]
