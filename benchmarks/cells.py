@@ -210,9 +210,16 @@ def mean_over(values: Sequence[float]) -> Speedup:
 def ratio_over(references: Sequence[float], candidates: Sequence[float]) -> Speedup:
     """Return how many times a candidate's figure is the reference's, of the same starts."""
     logs = [math.log(ours / theirs) for theirs, ours in zip(references, candidates, strict=True)]
-    found = mean_over(logs)
-    ends = (math.exp(value) for value in (found.value, found.low, found.high))
-    return Speedup(**dict(zip(("value", "low", "high"), ends, strict=True)))
+    return Speedup(**{name: math.exp(value) for name, value in mean_over(logs)})
+
+
+def compared_note(run: Run, more: str = "times as fast: over the first row, for one text") -> str:
+    """Return the note of a table that compares models on one data set."""
+    about = run.about
+    return (
+        f"{task_title(about['task'])}, n = {about['n']}; brackets are 95 % intervals; {more}. "
+        f"{machine(run)}."
+    )
 
 
 def machine(run: Run) -> str:

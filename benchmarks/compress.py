@@ -91,12 +91,8 @@ def chain_table(runs: Sequence[Run]) -> cells.Table:
             speedup = cells.times(row["latency"]["speedup"])
         title = STEPS.get(row["name"], str(row["name"]))
         rows.append([title, size, cells.score(row["score"]), share, cells.single_ms(row), speedup])
-    note = (
-        f"{cells.task_title(result.about['task'])}, n = {result.about['n']}; brackets are 95 % "
-        f"intervals; times as fast: over the first row, for one text. {cells.machine(result)}."
-    )
     headings = ["Model", "MB", "Score", "Of the teacher's", "One text, ms", "Times as fast"]
-    return cells.Table(headings, rows, note)
+    return cells.Table(headings, rows, cells.compared_note(result))
 
 
 def _nearest(rows: Sequence[Row]) -> list[Row]:

@@ -185,13 +185,9 @@ def table(runs: Sequence[harness.Run]) -> cells.Table:
     """Size, score and speed of compared models, without further seeds."""
     (result,) = runs
     rows = [row for row in result.rows if "-seed-" not in row["name"]]
-    note = (
-        f"{cells.task_title(result.about['task'])}, n = {result.about['n']}; brackets are 95 % "
-        f"intervals; times as fast: over the first row, for one text. {cells.machine(result)}."
-    )
     shown = [_compared(row) for row in rows if row["name"] not in LEFT_OUT]
     headings = ["Model", "Runs as", "MB", "Score", "One text, ms", "Times as fast"]
-    return cells.Table(headings, shown, note)
+    return cells.Table(headings, shown, cells.compared_note(result))
 
 
 def _compared(row: harness.Row) -> list[str]:
@@ -221,11 +217,8 @@ def cascade_table(runs: Sequence[harness.Run]) -> cells.Table:
         faster = cells.DASH if row["change"] is None else cells.times(latency["speedup"])
         rows.append([title, cells.score(row["score"]), passed_on, *ms, faster])
     (cascade,) = (row["cascade"] for row in result.rows if row["cascade"])
-    note = (
-        f"{cells.task_title(result.about['task'])}, n = {result.about['n']}; brackets are 95 % "
-        f"intervals; a threshold of {cascade['threshold']:.3f}, chosen on {cascade['chosen_on']} "
-        f"validation texts. {cells.machine(result)}."
-    )
+    chosen_on = f"chosen on {cascade['chosen_on']} validation texts"
+    note = cells.compared_note(result, f"a threshold of {cascade['threshold']:.3f}, {chosen_on}")
     headings = ["Model", "Score", "Passed on", "Mean, ms", "p99, ms", "Times as fast"]
     return cells.Table(headings, rows, note)
 
