@@ -123,23 +123,22 @@ class Page:
             inputs=dict(zip(model.inputs, columns, strict=True)),
             problem_type=task.problem_type,
             calibration=task.calibration,
-            lineage=tuple(_ancestor(each) for each in lineage(artifact)),
+            lineage=tuple(ancestor_of(each) for each in lineage(artifact)),
         )
 
 
-def _ancestor(each: Artifact | str) -> Ancestor:
+def ancestor_of(each: Artifact | str) -> Ancestor:
+    """Return an ancestor as the page shows it."""
     if isinstance(each, str):
         return Ancestor(name=each)
     card, name, place = each.card, each.name, each.path.parent
     if name == "artifact" and place.name.isdecimal():  # in a version folder of a model
         name = f"{place.parent.name}, version {place.name}"
-    suffixes = (".onnx", ".onnx.data", ".safetensors")
-    sizes = [file.size_bytes for path, file in card.files.items() if path.endswith(suffixes)]
     return Ancestor(
         name=name,
         stage=card.stage,
         precision=card.precision,
         parameters=card.findings.parameters,
-        model_mb=sum(sizes) / 1e6,
+        model_mb=card.model_size_bytes / 1e6,
         digest=each.digest[:12],
     )

@@ -28,8 +28,6 @@ from bertender.core.machine import Environment, MachineLoad, Speedup
 from bertender.metrics.metric import AllScores, Change, Score
 from bertender.models.runtimes import DEFAULT_RUNTIME, RUNTIMES, RuntimeName
 
-MODEL_SUFFIXES = (".safetensors", ".onnx", ".onnx_data", ".onnx.data")
-"""Suffixes of files with a graph or weights; an ONNX graph may have weights next to it."""
 RESAMPLES = 1000
 
 Rounds = Sequence[Sequence[float]]
@@ -188,13 +186,11 @@ class Size(Record):
 
 def measure_size(artifact: Artifact, parameters: int | None) -> Size:
     """Return the sizes of an artifact; `parameters` is None if unknown."""
-    files = artifact.card.files
+    card = artifact.card
     return Size(
         parameters=parameters,
-        model_size_bytes=sum(
-            record.size_bytes for name, record in files.items() if name.endswith(MODEL_SUFFIXES)
-        ),
-        artifact_size_bytes=sum(record.size_bytes for record in files.values()),
+        model_size_bytes=card.model_size_bytes,
+        artifact_size_bytes=sum(record.size_bytes for record in card.files.values()),
     )
 
 

@@ -30,6 +30,9 @@ RECORDED_LIBRARIES = (
     "scikit-learn",
 )
 
+MODEL_SUFFIXES = (".safetensors", ".onnx", ".onnx_data", ".onnx.data")
+"""Suffixes of files with a graph or weights; an ONNX graph may have weights next to it."""
+
 Kind = Literal["torch", "onnx", "bag-of-words", "bundle"]
 
 
@@ -146,6 +149,12 @@ class Card(Record):
     versions: dict[str, str]
     files: dict[FileName, FileRecord]
     findings: Findings = Findings()
+
+    @property
+    def model_size_bytes(self) -> int:
+        """Size of weights and graph alone."""
+        files = self.files.items()
+        return sum(file.size_bytes for name, file in files if name.endswith(MODEL_SUFFIXES))
 
 
 def read_card(directory: Path) -> Card:

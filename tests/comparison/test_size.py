@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from bertender.comparison.records import MODEL_SUFFIXES, Size, measure_size
+from bertender.comparison.records import Size, measure_size
 from bertender.core.artifact import Artifact, new_artifact
+from bertender.core.card import MODEL_SUFFIXES
 from bertender.tasks.task import Task
+from serve.page import ancestor_of
 from tests.toys import NoConfig
 
 
@@ -25,8 +27,10 @@ def test_model_bytes_are_those_of_weight_files(tmp_path: Path, task: Task, suffi
     ) as draft:
         (draft.directory / f"model{suffix}").write_bytes(b"x" * 100)
         (draft.directory / "tokenizer.json").write_bytes(b"y" * 30)
-    size = measure_size(Artifact.load(tmp_path / "out"), parameters=25)
+    artifact = Artifact.load(tmp_path / "out")
+    size = measure_size(artifact, parameters=25)
     assert size == Size(parameters=25, model_size_bytes=100, artifact_size_bytes=130)
+    assert ancestor_of(artifact).model_mb == 100 / 1e6, "on the page of a server, too"
 
 
 def test_a_real_artifact_is_its_files(teacher: Artifact) -> None:
