@@ -112,7 +112,7 @@ def import_model(
     from bertender.recipes.recorded_task import recorded_task
     from bertender.tasks.loading import problem_type_named
 
-    settings = {"task": task} if isinstance(task, str) else plain(task or {})
+    settings = _task_settings(task)
     check_not_finished(Path(out), force)
     with TemporaryDirectory(prefix="bertender-import-") as folder:
         made = imported(
@@ -760,7 +760,7 @@ def task_to_score(task: TaskLike | None) -> Task:
 
     if isinstance(task, Task):
         return task
-    settings = {"task": task} if isinstance(task, str) else plain(task or {})
+    settings = _task_settings(task)
     if not {"task", "dev"} & settings.keys():
         raise ConfigError(
             "the teacher is a file, and no gold labels are named to score the student by: on the "
@@ -806,10 +806,15 @@ def task_of(artifacts: Sequence[Artifact], task: TaskLike | None) -> Task:
 
     if isinstance(task, Task):
         return task
-    settings = {"task": task} if isinstance(task, str) else plain(task or {})
+    settings = _task_settings(task)
     if artifacts:
         return task_of_models(artifacts, settings)
     return load(TaskConfig.parse(settings))
+
+
+def _task_settings(task: str | Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return the settings of a task, which its name may stand for."""
+    return {"task": task} if isinstance(task, str) else plain(task or {})
 
 
 def plain(settings: Mapping[str, Any]) -> dict[str, Any]:
