@@ -310,8 +310,8 @@ def _of_serving(machine: Environment) -> Iterator[Finding]:
     from serve.server import advisories, installation, wheels
 
     try:
-        binary, missing = str(installation.find_installation().binary), ""
-        version = installation.installed_version() or "unknown"
+        found = installation.find_installation()
+        binary, version, missing = str(found.binary), found.version or "unknown", ""
     except BertenderError as error:
         binary, version, missing = None, None, str(error)
         if wheels.why_not_here() is None and not installation.is_installed():

@@ -135,15 +135,6 @@ def is_installed() -> bool:
     return (server_folder() / TRITON).is_dir()
 
 
-def installed_version(binary: Path | None = None) -> str | None:
-    """Return the version of the server that `find_installation` finds; None where it is unknown.
-
-    Raises:
-        ServerMissingError: as `find_installation`.
-    """
-    return find_installation(binary).version
-
-
 def _installed() -> Installation:
     if not is_installed():
         reason = why_not_here()

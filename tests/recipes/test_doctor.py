@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from bertender.cli.doctor import findings
 from bertender.core.hardware import INTERESTING_FLAGS
 from bertender.models.runtimes import RUNTIMES
+from serve.server import installation
 from serve.server.advisories import AS_OF
 from tests.core.machines import bare
 
@@ -77,6 +80,7 @@ def test_a_server_that_predates_fixes_is_named_with_them() -> None:
 
 @pytest.mark.server
 def test_a_server_with_every_fix_is_clean_as_of_a_date(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("serve.server.installation.installed_version", lambda: "2.99.0")
+    newest = replace(installation.find_installation(), version="2.99.0")
+    monkeypatch.setattr(installation, "find_installation", lambda: newest)
     (finding,) = (found for found in findings(bare()) if found.name == "Triton version")
     assert finding.ok and f"as of {AS_OF}" in finding.meaning

@@ -17,7 +17,7 @@ from serve.server.advisories import (
     by_version,
     predated,
 )
-from serve.server.installation import installed_version
+from serve.server.installation import find_installation
 from serve.server.server import Server
 
 NAMED = "CVE-2025-23319, 23320, 23334, 23310, 23311, 23316"
@@ -75,7 +75,7 @@ def test_advisories_are_named_by_the_version_that_has_their_fix() -> None:
 @pytest.mark.parametrize("served", ["triton"], indirect=True)
 def test_the_version_of_the_wheels_server_is_what_it_says(served: Server) -> None:
     assert (
-        f"| server_version                   | {installed_version()} "
+        f"| server_version                   | {find_installation().version} "
         in served.log_file.read_text()
     )
 

@@ -143,7 +143,7 @@ def test_a_stub_that_triton_has_taken_the_rights_of_is_named(
 
 
 def test_the_version_of_the_installed_server_is_known() -> None:
-    assert installation.installed_version() == "2.51.0"
+    assert find_installation().version == "2.51.0"
 
 
 def test_another_server_is_taken_from_its_path(tmp_path: Path) -> None:
