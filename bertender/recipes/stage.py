@@ -62,20 +62,23 @@ class ArtifactFolder:
 
 
 @dataclass(frozen=True)
-class TextFile:
-    """A file of texts."""
+class DataFile:
+    """A file of texts, or of a teacher, which may be a folder of parts."""
 
     setting: str
     path: Path
+    may_be_folder: bool = False
 
     def check(self) -> None:
-        if not self.path.is_file():
+        if not (self.path.exists() if self.may_be_folder else self.path.is_file()):
             raise DataError(
                 f"{self.setting}={str(self.path)!r}: there is no such file. Give a path from here, "
                 "or an absolute one."
             )
 
     def digest(self) -> str:
+        if self.path.is_dir():
+            return folder_digest(self.path)
         return sha256_of(self.path) if self.path.is_file() else ""
 
 
@@ -98,23 +101,6 @@ class TaskData:
         from bertender.tasks.task import TaskConfig
 
         return load_task(TaskConfig(task=self.task)).fingerprint()
-
-
-@dataclass(frozen=True)
-class TeacherData:
-    """A data file, or a folder of parts, as teacher."""
-
-    path: Path
-
-    def check(self) -> None:
-        if not self.path.exists():
-            raise DataError(
-                f"teacher {str(self.path)!r}: there is no such file. Give a path from here, or an "
-                "absolute one."
-            )
-
-    def digest(self) -> str:
-        return folder_digest(self.path) if self.path.is_dir() else sha256_of(self.path)
 
 
 def folder_digest(folder: Path) -> str:

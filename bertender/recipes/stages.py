@@ -26,6 +26,7 @@ from bertender.recipes.stage import (
     TORCH_MODEL,
     AnyConfig,
     ArtifactFolder,
+    DataFile,
     Earlier,
     NamedFile,
     Product,
@@ -33,8 +34,6 @@ from bertender.recipes.stage import (
     Source,
     Stage,
     TaskData,
-    TeacherData,
-    TextFile,
     Want,
     folder_digest,
 )
@@ -135,7 +134,7 @@ class Pretrain(Stage):
         if config.stack_from is not None:
             yield ArtifactFolder(config.stack_from)
         if config.phrases is not None:
-            yield TextFile("phrases", config.phrases)
+            yield DataFile("phrases", config.phrases)
         yield CorpusText(Corpus(config.corpus, config.text_column))
 
     def wants(self, config: PretrainConfig, position: int) -> Want:
@@ -358,11 +357,14 @@ class Distill(UnlabelledStage):
         from bertender.tasks.teacher_files import is_teacher_file
 
         if config.teacher_file is not None:
-            yield TeacherData(config.teacher_file)
+            yield DataFile("teacher_file", config.teacher_file, may_be_folder=True)
         for teacher in config.more_teachers:
-            yield (TeacherData if is_teacher_file(teacher) else ArtifactFolder)(teacher)
+            if is_teacher_file(teacher):
+                yield DataFile("more_teachers", teacher, may_be_folder=True)
+            else:
+                yield ArtifactFolder(teacher)
         if config.unlabelled is not None:
-            yield TextFile("unlabelled", config.unlabelled)
+            yield DataFile("unlabelled", config.unlabelled)
 
     def wants(self, config: DistillConfig, position: int) -> Want:
         # the teacher, and the start
@@ -423,7 +425,7 @@ class Prune(UnlabelledStage):
         if config.teacher is not None:
             yield ArtifactFolder(config.teacher)
         if config.unlabelled is not None:
-            yield TextFile("unlabelled", config.unlabelled)
+            yield DataFile("unlabelled", config.unlabelled)
 
     def check_model(self, config: PruneConfig, position: int, model: PreTrainedModel) -> None:
         from distill.pruning.pruner import check_architecture
