@@ -1,6 +1,6 @@
 """Scores for rows with one predicted label or a predicted set of labels.
 
-The values for single labels are those of scikit-learn, which is imported where they are computed.
+The values for single labels are those of scikit-learn.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ from bertender.metrics.metric import (
     check_aligned,
     divide,
     named,
-    percentiles,
 )
 
 
@@ -56,38 +55,22 @@ class RowMetric(Metric):
     """A metric for one predicted label per row, with a bootstrap interval over rows."""
 
     @abstractmethod
-    def value(self, label_ids: IntArray, predictions: IntArray, labels: int) -> float:
-        """Return the value over rows."""
-
-    @abstractmethod
     def from_counts(self, counts: Counts) -> FloatArray:
         """Return the value of each resample, (resamples,)."""
-
-    def interval(
-        self, label_ids: IntArray, predictions: IntArray, labels: int, seed: int
-    ) -> tuple[float, float]:
-        """Return the percentile interval over resampled rows."""
-        cells, draws = _resampled_cells(np.stack([label_ids, predictions]), seed)
-        return percentiles(self.from_counts(count_labels(cells[0], cells[1], draws, labels)))
-
-    def score(
-        self, label_ids: Rows, predictions: Rows, known: LabelSet, seed: int
-    ) -> tuple[float, float, float]:
-        truth, (predicted,) = _aligned(label_ids, predictions)
-        labels = _labels_in(known.count, truth, predicted)
-        low, high = self.interval(truth, predicted, labels, seed)
-        return self.value(truth, predicted, labels), low, high
 
     def resampled(
         self, label_ids: Rows, predictions: Sequence[Rows], known: LabelSet, seed: int
     ) -> tuple[list[float], list[FloatArray]]:
         truth, predicted = _aligned(label_ids, *predictions)
         labels = _labels_in(known.count, truth, *predicted)
-        cells, draws = _resampled_cells(np.stack([truth, *predicted]), seed)
-        of_draws = [
-            self.from_counts(count_labels(cells[0], own, draws, labels)) for own in cells[1:]
+        rows, columns = len(truth), np.stack([truth, *predicted])
+        cells, counts = np.unique(columns, axis=1, return_counts=True)  # the distinct rows
+        draws = np.random.default_rng(seed).multinomial(rows, counts / rows, size=RESAMPLES)
+        times = np.vstack([counts, draws]).astype(np.float64)  # (1 + resamples, cells)
+        of_models = [
+            self.from_counts(count_labels(cells[0], own, times, labels)) for own in cells[1:]
         ]
-        return [self.value(truth, own, labels) for own in predicted], of_draws
+        return [float(own[0]) for own in of_models], [own[1:] for own in of_models]
 
 
 class Accuracy(RowMetric):
@@ -96,29 +79,22 @@ class Accuracy(RowMetric):
     def chance(self, labels: int) -> float:
         return 1 / labels
 
-    def value(self, label_ids: IntArray, predictions: IntArray, labels: int) -> float:
-        return float((label_ids == predictions).mean())
-
     def from_counts(self, counts: Counts) -> FloatArray:
         return divide(counts.hits.sum(axis=1), counts.actual.sum(axis=1))
 
-    def interval(
-        self, label_ids: IntArray, predictions: IntArray, labels: int, seed: int
-    ) -> tuple[float, float]:
+    def score(
+        self, label_ids: Rows, predictions: Rows, known: LabelSet, seed: int
+    ) -> tuple[float, float, float]:
         from scipy.stats import binomtest
 
-        hits = int((label_ids == predictions).sum())
-        interval = binomtest(hits, len(label_ids)).proportion_ci(CONFIDENCE, method="wilson")
-        return float(interval.low), float(interval.high)
+        (value,), _ = self.resampled(label_ids, [predictions], known, seed)
+        rows = len(label_ids)
+        interval = binomtest(round(value * rows), rows).proportion_ci(CONFIDENCE, method="wilson")
+        return value, float(interval.low), float(interval.high)
 
 
 class MacroF1(RowMetric):
     """The mean F1 over the labels that occur."""
-
-    def value(self, label_ids: IntArray, predictions: IntArray, labels: int) -> float:
-        from sklearn.metrics import f1_score
-
-        return float(f1_score(label_ids, predictions, average="macro", zero_division=0.0))
 
     def from_counts(self, counts: Counts) -> FloatArray:
         both = counts.actual + counts.predicted
@@ -128,13 +104,6 @@ class MacroF1(RowMetric):
 
 class F1(MacroF1):
     """F1 of label 1 for two labels; for more, the mean F1 over the labels that occur."""
-
-    def value(self, label_ids: IntArray, predictions: IntArray, labels: int) -> float:
-        from sklearn.metrics import f1_score
-
-        if labels > 2:
-            return super().value(label_ids, predictions, labels)
-        return float(f1_score(label_ids, predictions, average="binary", zero_division=0.0))
 
     def from_counts(self, counts: Counts) -> FloatArray:
         if counts.hits.shape[1] > 2:
@@ -158,33 +127,12 @@ class Matthews(RowMetric):
                 return f"{said} {named(int(rows[0]), known)}"
         return None
 
-    def value(self, label_ids: IntArray, predictions: IntArray, labels: int) -> float:
-        from sklearn.metrics import matthews_corrcoef
-
-        return float(matthews_corrcoef(label_ids, predictions))
-
     def from_counts(self, counts: Counts) -> FloatArray:
         rows = counts.actual.sum(axis=1)
         covariance = counts.hits.sum(axis=1) * rows - (counts.actual * counts.predicted).sum(axis=1)
         actual_spread = rows**2 - (counts.actual**2).sum(axis=1)
         predicted_spread = rows**2 - (counts.predicted**2).sum(axis=1)
         return divide(covariance, np.sqrt(actual_spread * predicted_spread))
-
-
-def _resampled_cells(columns: IntArray, seed: int) -> tuple[IntArray, FloatArray]:
-    """Return the distinct rows (columns, cells), and how often each resample drew them.
-
-    Args:
-        columns: labels and predictions (columns, rows).
-        seed: seed of the draws.
-
-    Returns:
-        cells (columns, cells) and draws (resamples, cells).
-    """
-    cells, counts = np.unique(columns, axis=1, return_counts=True)
-    rows = columns.shape[1]
-    draws = np.random.default_rng(seed).multinomial(rows, counts / rows, size=RESAMPLES)
-    return cells, draws.astype(np.float64)
 
 
 def _aligned(label_ids: Rows, *predicted: Rows) -> tuple[IntArray, list[IntArray]]:
