@@ -6,8 +6,8 @@ No tokenizer library is imported, since clients of an endpoint do not need one.
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from dataclasses import dataclass
 from itertools import accumulate, chain, islice, pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
@@ -230,13 +230,22 @@ class Tokenize:
         self.max_length = min(max_length or longest_input(tokenizer), longest_input(tokenizer))
 
     def __call__(self, examples: Sequence[Example]) -> Batch:
-        known = to_examples(examples)
-        arrays = self._tokens([list(column) for column in zip(*known, strict=True)])
-        return Batch(
-            tuple(known),
-            {name: np.asarray(array, dtype=np.int64) for name, array in arrays.items()},
-            truncated=truncated_rows(arrays),
+        known = tuple(to_examples(examples))
+        rows = [*map(self.own_rows, known)]
+        arrays = self._tokens(
+            [list(column) for column in zip(*chain.from_iterable(rows), strict=True)]
         )
+        owners, cut = owners_of(rows), truncated_rows(arrays)
+        return Batch(
+            known,
+            {name: np.asarray(array, dtype=np.int64) for name, array in arrays.items()},
+            truncated=None if cut is None else np.bincount(owners, cut, minlength=len(known)) > 0,
+            owners=owners,
+        )
+
+    def own_rows(self, example: Example) -> list[Example]:
+        """Return the texts of each row of an example."""
+        return [example]
 
     def _tokens(self, columns: Sequence[list[str]]) -> BatchEncoding | TokenArrays:
         is_fast = bool(getattr(self.tokenizer, "is_fast", False))  # a FileTokenizer has none
@@ -251,15 +260,14 @@ class Tokenize:
         return tokens
 
     def counts(self, examples: Sequence[Example]) -> list[int]:
-        """Return the token count of each example without truncation.
+        """Return the token count of each example's longest row without truncation.
 
         The tokenizer must be a transformers tokenizer.
         """
-        return [
-            len(ids)
-            for start in range(0, len(examples), EXAMPLES_PER_COUNT)
-            for ids in self._uncut(examples[start : start + EXAMPLES_PER_COUNT])
-        ]
+        rows = [*map(self.own_rows, examples)]
+        uncut = map(self._uncut, batched(chain.from_iterable(rows), EXAMPLES_PER_COUNT))
+        lengths = map(len, chain.from_iterable(uncut))
+        return [max(islice(lengths, len(own))) for own in rows]
 
     def encodings(self, examples: Sequence[Example]) -> Iterator[Encoding]:
         """Yield all tokens of each text or pair, with their offsets.
@@ -295,28 +303,12 @@ class Tokenize:
 class TokenizeEach(Tokenize):
     """Encode each text of an example separately, as its own row."""
 
-    def __call__(self, examples: Sequence[Example]) -> Batch:
-        known = tuple(to_examples(examples))
-        arrays = self._tokens([[text for example in known for text in example]])
-        owners = owners_of(known)
-        cut = truncated_rows(arrays)
-        if cut is not None:
-            cut = np.bincount(owners, cut, minlength=len(known)) > 0
-        return Batch(
-            known,
-            {name: np.asarray(array, dtype=np.int64) for name, array in arrays.items()},
-            truncated=cut,
-            owners=owners,
-        )
-
-    def _uncut(self, examples: Sequence[Example]) -> list[list[int]]:
-        """Return the untruncated tokens of the longest text of each example."""
-        ids = iter(self.tokenizer([*chain(*examples)], verbose=False)["input_ids"])
-        return [max(islice(ids, len(example)), key=len) for example in examples]
+    def own_rows(self, example: Example) -> list[Example]:
+        return [(text,) for text in example]
 
 
-def owners_of(examples: Sequence[Example]) -> IntArray:
-    """Return the number of each text's example."""
+def owners_of(examples: Sequence[Sized]) -> IntArray:
+    """Return the number of each row's example, given the rows of each example."""
     return np.repeat(np.arange(len(examples)), [len(each) for each in examples])
 
 
@@ -328,27 +320,9 @@ class TokenizeChoices(Tokenize):
 
     cut = staticmethod(only_first)
 
-    def __call__(self, examples: Sequence[Example]) -> Batch:
-        known = to_examples(examples)
-        counts = [len(choices) for _, *choices in known]
-        questions = [question for question, *choices in known for _ in choices]
-        arrays = self._tokens([questions, [each for _, *choices in known for each in choices]])
-        owners = np.repeat(np.arange(len(known)), counts)
-        batch = Batch(
-            tuple(known),
-            {name: np.asarray(array, dtype=np.int64) for name, array in arrays.items()},
-            owners=owners,
-        )
-        if (cut := truncated_rows(arrays)) is None:
-            return batch
-        by_example = batch.by_example(cut.tolist())
-        return replace(batch, truncated=np.array([any(own) for own in by_example]))
-
-    def counts(self, examples: Sequence[Example]) -> list[int]:
-        """Return the token count of each example's longest row without truncation."""
-        pairs = [(question, choice) for question, *choices in examples for choice in choices]
-        lengths = iter(super().counts(pairs))
-        return [max(islice(lengths, len(example) - 1)) for example in examples]
+    def own_rows(self, example: Example) -> list[Example]:
+        question, *choices = example
+        return [(question, choice) for choice in choices]
 
 
 class TokenizePassages(TokenizeChoices):
