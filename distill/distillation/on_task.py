@@ -26,7 +26,7 @@ from bertender.text.windows import WINDOWS, windows_of
 from bertender.training.examples import TokenDataset, cut_at, usual_length
 from bertender.training.heads import head_of
 from bertender.training.heads.several import SeveralHead
-from bertender.training.heads.texts import TextHead
+from bertender.training.heads.texts import ChoiceHead, TextHead
 from bertender.training.steps import Objective
 from distill.augmentation.augment import augmented
 from distill.distillation.config import DistillConfig
@@ -249,7 +249,7 @@ def check_task(config: DistillConfig, method: Method, task: Task) -> None:
             f"temperature={config.temperature:g}: it softens a distribution over labels, and task "
             f"{task.name!r} is one of {task.problem_type!r}, which has none. Leave it out."
         )
-    of_texts = isinstance(head, TextHead | SeveralHead) and not head.per_token
+    of_texts = isinstance(head, TextHead | ChoiceHead | SeveralHead) and not head.per_token
     if not (of_texts or method.student.labels_words):
         others = [name for name, row in METHODS.items() if row.student.labels_words]
         raise ConfigError(

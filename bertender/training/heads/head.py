@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import copy
 import math
-from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -231,7 +230,7 @@ EXAMPLES_AT_ONCE = 256
 Columns = dict[str, Sequence[Any]]
 
 
-class Head(ABC):
+class Head:
     """The head for a kind of problem, and its losses.
 
     The methods implemented here are those of a softmax over labels.
@@ -262,11 +261,14 @@ class Head(ABC):
 
         return auto_class(PROBLEMS[self.problem].model_class)
 
-    @abstractmethod
     def tokenize(
         self, split: Split, tokenizer: PreTrainedTokenizerBase
     ) -> tuple[Mapping[str, Any], Columns]:
-        """Return the tokens of labelled examples, and their label columns."""
+        """Return the tokens of labelled examples, a list of rows for each, and their label
+        columns."""
+        encode = PROBLEMS[self.problem].encoder(tokenizer)
+        tokens, counts = token_rows(encode, split.examples)
+        return tokens, {**self.columns(split.label_ids), ROWS: counts}
 
     def columns(self, targets: Sequence[Any]) -> Columns:
         """Return the label columns with one value per example."""
@@ -286,7 +288,7 @@ class Head(ABC):
         """Return the units of losses of numbers, by column; see SPREAD."""
         return {}
 
-    def begin(  # noqa: B027 - most heads are ready
+    def begin(
         self,
         model: torch.nn.Module,
         targets: Sequence[Any],

@@ -12,7 +12,7 @@ from bertender.problems.ranking import RANKING
 from bertender.problems.single_label_classification import SINGLE_LABEL
 from bertender.tasks.task import Split, Task
 from bertender.text.tokenizer import longest_input
-from bertender.text.windows import WINDOW_POOLINGS, TokenizeTextWindows, windows_of
+from bertender.text.windows import WINDOW_POOLINGS, windows_of
 from bertender.training.heads.head import (
     POOLING,
     ROWS,
@@ -22,7 +22,6 @@ from bertender.training.heads.head import (
     divisor,
     label_counts,
     precise,
-    token_rows,
 )
 
 if TYPE_CHECKING:
@@ -43,7 +42,9 @@ class TextHead(Head):
         self, split: Split, tokenizer: PreTrainedTokenizerBase
     ) -> tuple[Mapping[str, Any], Columns]:
         if pooling := windows_of(tokenizer):
-            return _in_windows(split, tokenizer, pooling, self.columns(split.label_ids))
+            tokens, columns = super().tokenize(split, tokenizer)
+            own = [*WINDOW_POOLINGS].index(pooling)
+            return tokens, {**columns, POOLING: [own] * len(split)}
         texts = [list(column) for column in zip(*split.examples, strict=True)]
         longest = longest_input(tokenizer)
         tokens = tokenizer(*texts, truncation=True, max_length=longest, padding=False)
@@ -71,24 +72,6 @@ def pooled_rows(logits: torch.Tensor, counts: Sequence[int], pooling: int) -> to
     is_mean = [*WINDOW_POOLINGS][pooling] == "mean"
     own = logits.split(list(counts))
     return torch.stack([each.mean(0) if is_mean else each.amax(0) for each in own])
-
-
-def _in_windows(
-    split: Split, tokenizer: PreTrainedTokenizerBase, pooling: str, columns: Columns
-) -> tuple[Columns, Columns]:
-    """Return the tokens of the windows of texts, and their other columns."""
-    encode = TokenizeTextWindows(tokenizer)
-    windows = encode.windows(split.examples)
-    tokens = {
-        "input_ids": [[each.ids.tolist() for each in own] for own in windows],
-        "token_type_ids": [[each.type_ids.tolist() for each in own] for own in windows],
-        "attention_mask": [[[1] * len(each.ids) for each in own] for own in windows],
-    }
-    own = [*WINDOW_POOLINGS].index(pooling)
-    return (
-        {name: column for name, column in tokens.items() if encode.reads(name)},
-        {**columns, ROWS: [*map(len, windows)], POOLING: [own] * len(windows)},
-    )
 
 
 class LabelHead(TextHead):
@@ -148,19 +131,12 @@ class SetHead(TextHead):
         return (mean[:, 1] - mean[:, 0]).view_as(logits[0])
 
 
-class ChoiceHead(LabelHead):
+class ChoiceHead(Head):
     """One of several choices, each a token row with a score: a softmax over a question's
     choices."""
 
     problem = MULTIPLE_CHOICE.name
     several_rows = True
-    learns_classes = False  # choices have no classes
-
-    def tokenize(
-        self, split: Split, tokenizer: PreTrainedTokenizerBase
-    ) -> tuple[Mapping[str, Sequence[Any]], Columns]:
-        tokens, counts = token_rows(MULTIPLE_CHOICE.encoder(tokenizer), split.examples)
-        return tokens, {**self.columns(split.label_ids), ROWS: counts}
 
     def joined(self, logits: torch.Tensor, batch: TensorBatch) -> torch.Tensor:
         """Return the scores (rows, 1) as logits (batch, choices)."""
@@ -188,13 +164,9 @@ class RankingHead(Head):
     several_rows = True
     softens = False
 
-    def tokenize(
-        self, split: Split, tokenizer: PreTrainedTokenizerBase
-    ) -> tuple[Mapping[str, Sequence[Any]], Columns]:
-        """Return the tokens of each pair, and its relevance as a row of its own."""
-        tokens, counts = token_rows(RANKING.encoder(tokenizer), split.examples)
-        labels = [[[relevance] for relevance in target] for target in split.label_ids]
-        return tokens, {"labels": labels, ROWS: counts}
+    def columns(self, targets: Sequence[Sequence[float]]) -> Columns:
+        """Return the relevance of each passage, a row of its own."""
+        return {"labels": [[[relevance] for relevance in target] for target in targets]}
 
     def hard_loss(self, logits: torch.Tensor, batch: TensorBatch) -> torch.Tensor:
         """Return the cross-entropy of the softmax over a query's passages with its relevances,

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import accumulate, chain, pairwise
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 from bertender.core.errors import ConfigError
 from bertender.problems.sentence_embedding import SENTENCE_EMBEDDING
-from bertender.tasks.task import Split, Task
-from bertender.text.tokenizer import longest_input
+from bertender.tasks.task import Task
 from bertender.training.config import TaskTrainingConfig
 from bertender.training.heads.head import PART, ROWS, Columns, Head, mean_of_rows, precise
 
 if TYPE_CHECKING:
     import torch
-    from transformers import PreTrainedTokenizerBase
 
     from bertender.training.heads.head import Divergence, TensorBatch
 
@@ -28,20 +25,8 @@ class VectorHead(Head):
     several_rows = True
     softens = False
 
-    def tokenize(
-        self, split: Split, tokenizer: PreTrainedTokenizerBase
-    ) -> tuple[Mapping[str, Sequence[Any]], Columns]:
-        """Return the tokens of each text, a list of rows per example."""
-        counts = [len(example) for example in split.examples]
-        longest = longest_input(tokenizer)
-        texts = [*chain(*split.examples)]
-        tokens = tokenizer(texts, truncation=True, max_length=longest, padding=False)
-        ends = [0, *accumulate(counts)]
-        columns = {
-            name: [rows[start:end] for start, end in pairwise(ends)]
-            for name, rows in tokens.items()
-        }
-        return columns, {"labels": [*map(float, split.label_ids)], ROWS: counts}
+    def columns(self, targets: Sequence[float]) -> Columns:
+        return {"labels": [*map(float, targets)]}
 
     def begin(
         self,
