@@ -1,7 +1,7 @@
 """METRICS: scores, and paired changes of scores, each with a 95 % interval.
 
-The values match scikit-learn, SciPy and seqeval; the intervals are Wilson's or by bootstrap. These
-libraries are imported where they compute, so that records and settings can name metrics at once.
+The values match scikit-learn, SciPy and seqeval; the intervals are Wilson's or by bootstrap. SciPy
+is imported where it computes, so that records and settings can name metrics at once.
 """
 
 from __future__ import annotations

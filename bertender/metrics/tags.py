@@ -2,39 +2,19 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
 import numpy as np
 
 from bertender.core.errors import DataError
-from bertender.metrics.metric import (
-    FloatArray,
-    IntArray,
-    LabelSet,
-    Metric,
-    Rows,
-    RowsMetric,
-    Score,
-    divide,
-    drawn,
-    percentiles,
-)
+from bertender.metrics.metric import FloatArray, IntArray, LabelSet, Rows, RowsMetric, divide
+from bertender.metrics.tag_schemes import OUTSIDE, Entity, are_entity_tags, entities_of
 
-OUTSIDE = "O"
-SCHEME_TAG = re.compile(f"{OUTSIDE}|[BIESLUM](-.+)?", re.DOTALL)
-"""A tag of BIO, or of the schemes IOBES, BILOU or BMES in imported taggers."""
-SAME_AS = {"L": "E", "U": "S", "M": "I"}
-"""Prefixes of BILOU and BMES -> those of IOBES."""
-
-Sentence = Sequence[str]
-"""The tags of a sentence."""
-
-EntityCounts = FloatArray
-"""Numbers of correct, true and predicted entities, (sentences, 3)."""
+NO_TYPE = "_"
+"""Type of entities whose tags are prefixes alone."""
 
 
-class EntityF1(Metric):
+class EntityF1(RowsMetric):
     """F1 of whole entities, with a bootstrap interval over sentences.
 
     An entity is correct if its type and its first and last word are (Tjong Kim Sang and De Meulder
@@ -44,28 +24,31 @@ class EntityF1(Metric):
     """
 
     def undefined(self, label_ids: Rows, predictions: Rows, known: LabelSet) -> str | None:
-        if not all(map(SCHEME_TAG.fullmatch, known.names)):
+        if not are_entity_tags(known.names):
             return "its tags mark no entities"
         outside = known.names.index(OUTSIDE) if OUTSIDE in known.names else None
         if any(number != outside for numbers in label_ids for number in numbers):
             return None
         return f"every word is {OUTSIDE}"
 
-    def score(
-        self, label_ids: Rows, predictions: Rows, known: LabelSet, seed: int
-    ) -> tuple[float, float, float]:
-        truth, predicted = (_tags(numbers, known.names) for numbers in (label_ids, predictions))
-        f1 = entity_f1(truth, predicted, seed=seed)
-        return f1.value, f1.low, f1.high
+    def prepared(
+        self, label_ids: Rows, predictions: Sequence[Rows], known: LabelSet
+    ) -> Sequence[tuple[IntArray, IntArray]]:
+        """Return the number of entities of each sentence, (sentences,), and those of correct and
+        predicted ones, (sentences, 2)."""
+        _check_words(label_ids, predictions)
+        truth, *models = (
+            [entities(tags, known.names) for tags in rows] for rows in (label_ids, *predictions)
+        )
+        counts = np.array([*map(len, truth)])
+        return [
+            (counts, np.array([(len(a & b), len(b)) for a, b in zip(truth, own, strict=True)]))
+            for own in models
+        ]
 
-    def resampled(
-        self, label_ids: Rows, predictions: Sequence[Rows], known: LabelSet, seed: int
-    ) -> tuple[list[float], list[FloatArray]]:
-        truth = _tags(label_ids, known.names)
-        counts = [entity_counts(truth, _tags(each, known.names)) for each in predictions]
-        whole, draws = np.ones((1, len(truth))), drawn(len(truth), seed)
-        values = [float(_f1_of_sums(whole @ each)[0]) for each in counts]
-        return values, [_f1_of_sums(draws @ each) for each in counts]
+    def of_draws(self, truth: IntArray, predicted: IntArray, draws: FloatArray) -> FloatArray:
+        correct, found = (draws @ predicted).T
+        return divide(2 * correct, draws @ truth + found)
 
 
 class TagAccuracy(RowsMetric):
@@ -77,87 +60,40 @@ class TagAccuracy(RowsMetric):
 
     def prepared(
         self, label_ids: Rows, predictions: Sequence[Rows], known: LabelSet
-    ) -> Sequence[tuple[FloatArray, FloatArray]]:
+    ) -> Sequence[tuple[IntArray, IntArray]]:
         """Return the numbers of words and of correct words of each sentence, (sentences,)."""
-        truth = [np.asarray(each) for each in label_ids]
-        words = np.array([len(each) for each in truth], dtype=np.float64)
+        _check_words(label_ids, predictions)
+        words = np.array([*map(len, label_ids)])
         return [
-            (words, np.array([_hits(*pair) for pair in zip(truth, own, strict=True)]))
+            (words, np.array([np.equal(a, b).sum() for a, b in zip(label_ids, own, strict=True)]))
             for own in predictions
         ]
 
-    def of_draws(self, truth: FloatArray, predicted: FloatArray, draws: FloatArray) -> FloatArray:
+    def of_draws(self, truth: IntArray, predicted: IntArray, draws: FloatArray) -> FloatArray:
         return divide(draws @ predicted, draws @ truth)
 
 
-def _hits(truth: IntArray, predicted: Sequence[int]) -> float:
-    if len(truth) != len(predicted):
-        raise DataError(
-            f"{len(predicted)} predicted tags for {len(truth)} words: there must be one for each."
-        )
-    return float((truth == np.asarray(predicted)).sum())
-
-
-def entity_f1(truth: Sequence[Sentence], predicted: Sequence[Sentence], *, seed: int = 0) -> Score:
-    """Return the F1 of entities over all sentences, with a bootstrap interval over sentences.
-
-    Args:
-        truth: the tags of each sentence.
-        predicted: the predicted tags of each sentence.
-        seed: seed of the bootstrap.
-
-    Raises:
-        DataError: there are no sentences, or the number of tags and words differ.
-    """
-    if not truth or [len(tags) for tags in truth] != [len(tags) for tags in predicted]:
-        raise DataError(
-            f"{len(predicted)} predicted sentences cannot be scored against {len(truth)}: there "
-            "must be some, and one tag for each of their words."
-        )
-    from seqeval.metrics import f1_score
-
-    value = f1_score(list(map(list, truth)), list(map(list, predicted)), zero_division=0)
-    counts = entity_counts(truth, predicted)
-    low, high = percentiles(_f1_of_sums(drawn(len(counts), seed) @ counts))
-    return Score(metric="entity_f1", value=float(value), low=low, high=high, n=len(truth))
+def _check_words(label_ids: Rows, predictions: Sequence[Rows]) -> None:
+    """Raise DataError unless each word has one predicted tag."""
+    for rows in predictions:
+        for true, own in zip(label_ids, rows, strict=True):
+            if len(true) != len(own):
+                raise DataError(
+                    f"{len(own)} predicted tags for {len(true)} words: there must be one for each."
+                )
 
 
 def entities(tags: Sequence[int], names: Sequence[str]) -> set[tuple[str, tuple[int, int]]]:
-    """Return the type and the first and last word of each entity of a sentence.
+    """Return the type of each entity of a sentence, its first word and the one after its last; with
+    plain tags, each word is an entity of its own.
 
     Args:
         tags: the number of each word's tag.
         names: names of the tags.
     """
-    from seqeval.metrics.sequence_labeling import get_entities
-
-    (sentence,) = _tags([tags], names)
-    return {(kind, (first, last)) for kind, first, last in get_entities(sentence)}
-
-
-def entity_counts(truth: Sequence[Sentence], predicted: Sequence[Sentence]) -> EntityCounts:
-    """Return the numbers of correct, true and predicted entities in each sentence, (sentences,
-    3)."""
-    from seqeval.metrics.sequence_labeling import get_entities
-
-    pairs = [
-        (set(get_entities(list(tags))), set(get_entities(list(ours))))
-        for tags, ours in zip(truth, predicted, strict=True)
-    ]
-    return np.array([(len(a & b), len(a), len(b)) for a, b in pairs], dtype=np.float64)
-
-
-def _tags(sentences: Sequence[Sequence[int]] | IntArray, names: Sequence[str]) -> list[list[str]]:
-    """Return the names of tags; with plain tags, each word is an entity of its own."""
-    if all(map(SCHEME_TAG.fullmatch, names)):  # `get_entities` reads B, I, E and S
-        names = [f"{SAME_AS.get(name[0], name[0])}{name[1:]}" for name in names]
+    own = [names[number] for number in tags]
+    if are_entity_tags(names):
+        found = entities_of(own)
     else:
-        names = [name if name == OUTSIDE else f"B-{name}" for name in names]
-    return [[names[number] for number in numbers] for numbers in sentences]
-
-
-def _f1_of_sums(counts: EntityCounts) -> FloatArray:
-    """Return the F1 of each row of sums, (rows, 3) -> (rows,)."""
-    right, true, predicted = counts.T
-    shares = np.divide(2 * right, true + predicted, out=np.zeros_like(right), where=right > 0)
-    return np.asarray(shares)
+        found = [Entity(tag, word, word + 1) for word, tag in enumerate(own) if tag != OUTSIDE]
+    return {(kind or NO_TYPE, (first, end)) for kind, first, end in found}

@@ -45,6 +45,7 @@ from bertender.core.errors import (
 )
 from bertender.core.files import CACHE_VARIABLE, cache_directory
 from bertender.core.findings import Findings
+from bertender.metrics.tag_schemes import OUTSIDE
 from bertender.models.onnx_session import MOST_MB, ONNX_NAME
 from bertender.models.sentence_files import (
     PoolingName,
@@ -62,7 +63,6 @@ from bertender.problems.ranking import RANKING
 from bertender.problems.regression import REGRESSION
 from bertender.problems.sentence_embedding import SENTENCE_EMBEDDING
 from bertender.problems.single_label_classification import SINGLE_LABEL
-from bertender.problems.tag_schemes import OUTSIDE
 from bertender.problems.token_classification import TOKEN_CLASSIFICATION
 from bertender.text.tokenizer import load_tokenizer, longest_input, save_tokenizer
 

@@ -16,6 +16,16 @@ import numpy.typing as npt
 
 from bertender.core.errors import DataError
 from bertender.metrics.metric import Parts
+from bertender.metrics.tag_schemes import (
+    BEGIN,
+    INSIDE,
+    OUTSIDE,
+    Entity,
+    are_bio,
+    are_entity_tags,
+    continued,
+    entities_of,
+)
 from bertender.metrics.tags import entities
 from bertender.metrics.targets import NO_LABEL
 from bertender.problems.problem import (
@@ -39,16 +49,6 @@ from bertender.problems.problem import (
     span_tensors,
 )
 from bertender.problems.reading import CellError, Columns, checked_text, shown, usable_cell
-from bertender.problems.tag_schemes import (
-    BEGIN,
-    INSIDE,
-    OUTSIDE,
-    Entity,
-    are_bio,
-    are_entity_tags,
-    continued,
-    entities_of,
-)
 from bertender.text.batch import Batch, Example, Tokenize, TokenizeWords, keep_words
 from bertender.text.tokenizer import CONTINUED_LABELS
 

@@ -23,8 +23,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bertender.core.errors import DataError, RowError
-from bertender.problems.reading import CellError
-from bertender.problems.tag_schemes import (
+from bertender.metrics.tag_schemes import (
     BIO,
     OUTSIDE,
     PLAIN,
@@ -32,6 +31,7 @@ from bertender.problems.tag_schemes import (
     is_entity_tag,
     scheme_of,
 )
+from bertender.problems.reading import CellError
 from bertender.problems.token_classification import TOKEN_CLASSIFICATION
 from bertender.tasks.labelled import cell_error
 from bertender.tasks.rows import (

@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 from seqeval.metrics import f1_score
 
 from bertender.core.errors import DataError
 from bertender.metrics import METRICS, paired_change, score
-from bertender.metrics.metric import LabelSet, label_scores
-from bertender.metrics.tags import entities, entity_counts, entity_f1
+from bertender.metrics.metric import LabelSet, Score, label_scores
+from bertender.metrics.tags import EntityF1, entities
 
+NAMES = ("O", "B-x", "I-x", "B-y", "I-y")
+Tags = Sequence[Sequence[str]]
 TRUTH = (("O", "B-x", "I-x", "O"), ("B-y", "B-y"), ("O",))
+
+
+def numbers(sentences: Tags) -> list[list[int]]:
+    return [[NAMES.index(tag) for tag in tags] for tags in sentences]
+
+
+def entity_f1(truth: Tags, answers: Tags) -> Score:
+    return score("entity_f1", numbers(truth), numbers(answers), labels=NAMES)
 
 
 def test_all_right() -> None:
@@ -41,9 +53,10 @@ def test_none_found_is_zero() -> None:
 def test_the_counts_give_seqevals_value() -> None:
     """An I without a B begins an entity, as in CoNLL's script."""
     answers = (("I-x", "I-x", "I-x", "B-y"), ("I-y", "B-y"), ("B-x",))
-    hits, true, answered = entity_counts(TRUTH, answers).sum(0)
+    ((true, found),) = EntityF1().prepared(numbers(TRUTH), [numbers(answers)], LabelSet(5, NAMES))
+    hits, answered = found.sum(0)
     expected = f1_score([list(tags) for tags in TRUTH], [list(tags) for tags in answers])
-    assert 2 * hits / (true + answered) == pytest.approx(expected)
+    assert 2 * hits / (true.sum() + answered) == pytest.approx(expected)
     assert entity_f1(TRUTH, answers).value == pytest.approx(expected)
 
 
@@ -70,14 +83,21 @@ def test_a_gain_is_that_of_the_scores_and_paired_by_sentence() -> None:
     assert (same.value, same.low, same.high) == (0.0, 0.0, 0.0)
 
 
-@pytest.mark.parametrize("answers", [(), TRUTH[:2], (("O",), *TRUTH[1:])])
-def test_answers_to_other_words_are_refused(answers: tuple[tuple[str, ...], ...]) -> None:
-    with pytest.raises(DataError, match="one tag for each of their words"):
+@pytest.mark.parametrize(
+    ("answers", "said"),
+    [
+        ((), "3 labels and 0 predictions.*one prediction a row"),
+        (TRUTH[:2], "3 labels and 2 predictions.*one prediction a row"),
+        ((("O",), *TRUTH[1:]), "1 predicted tags for 4 words: there must be one for each"),
+    ],
+)
+def test_answers_to_other_words_are_refused(answers: Tags, said: str) -> None:
+    with pytest.raises(DataError, match=said):
         entity_f1(TRUTH, answers)
 
 
 def test_no_sentences_are_refused() -> None:
-    with pytest.raises(DataError, match="there must be some"):
+    with pytest.raises(DataError, match="Give at least one"):
         entity_f1((), ())
 
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from seqeval.metrics.sequence_labeling import get_entities
 
-from bertender.problems.tag_schemes import BIO, UnusableTagError, entities_of, scheme_of
+from bertender.metrics.tag_schemes import BIO, UnusableTagError, entities_of, scheme_of
 
 Entity = tuple[str, int]
 """Its type, or O, and its words."""
