@@ -80,6 +80,14 @@ class NamedTask(ABC):
         return ()
 
 
+def local(place: str) -> Path | None:
+    """Return a path in the folder of local data sets, or that with `.xz`; None if neither is
+    there."""
+    root = data_directory()
+    paths = [root / f"{place}{end}" for end in ("", ".xz")] if root else []
+    return next((path for path in paths if path.exists()), None)
+
+
 class DocsTask(NamedTask):
     """Sentences of the documentation of installed packages."""
 
@@ -110,13 +118,6 @@ class TextFile:
     """A column and its value in the task's rows, if the file has several tasks."""
     is_sample: bool = False
     """Whether it has only some of the official rows, which is logged when reading."""
-
-    @property
-    def path(self) -> Path | None:
-        """Path of the file on this machine."""
-        root = data_directory()
-        paths = [root / f"{self.place}{end}" for end in ("", ".xz")] if root else []
-        return next((path for path in paths if path.is_file()), None)
 
     def read(self, path: Path, row: NamedTask) -> Split:
         """Return the examples; several columns become one text if the task has one column.
@@ -219,12 +220,12 @@ class TextsTask(NamedTask):
         return self._split(self.files[1], self.hub[1])
 
     def load_choices(self) -> Split:
-        found = ((path, file) for file in self.choice_files if (path := file.path))
+        found = ((path, file) for file in self.choice_files if (path := local(file.place)))
         return next((file.read(path, self) for path, file in found), Split((), ()))
 
     def _split(self, files: Sequence[TextFile], hub: HubSplit | None) -> Split:
         for file in files:
-            if path := file.path:
+            if path := local(file.place):
                 return file.read(path, self)
         official = files[0].place
         advice = (
@@ -254,18 +255,21 @@ class TextsTask(NamedTask):
         Raises:
             DataError: the file is wrong.
         """
-        root = data_directory()
-        if not self.unlabelled_file or root is None or not (root / self.unlabelled_file).is_file():
+        path = local(self.unlabelled_file) if self.unlabelled_file else None
+        if path is None:
             return ()
         columns = PROBLEMS[self.problem_type].asked_columns(self.text_columns)
-        texts = dict.fromkeys(read_texts(root / self.unlabelled_file, columns))
+        texts = dict.fromkeys(read_texts(path, columns))
         return tuple(sorted(texts, key=lambda text: draw(*text)))
 
 
 @dataclass(frozen=True, kw_only=True)
 class FilesTask(NamedTask):
-    """A task of official files, which must be on this machine."""
+    """A task of official files, which must be on this machine: sentences of labelled words, where
+    nothing else is said."""
 
+    problem_type: str = TOKEN_CLASSIFICATION.name
+    label_column: str = TAGS
     folder: str
     files: tuple[tuple[str, str], ...]
     """Possible names of the training and held-out files, without `.xz`; the second is empty for a
@@ -278,7 +282,7 @@ class FilesTask(NamedTask):
             DataError: a file is missing or wrong.
         """
         for names in self.files:
-            paths = [self._path(name) for name in names if name]
+            paths = [local(f"{self.folder}/{name}") for name in names if name]
             if all(paths):
                 return self._splits([path for path in paths if path])
         wanted = "; or ".join(
@@ -289,20 +293,18 @@ class FilesTask(NamedTask):
             f"that holds {wanted}. Files of your own: --train and --dev."
         )
 
-    def _path(self, name: str) -> Path | None:
-        root = data_directory()
-        if root is None:
-            return None
-        paths = (root / self.folder / each for each in (name, f"{name}.xz"))
-        return next((path for path in paths if path.exists()), None)
-
     def _splits(self, paths: Sequence[Path]) -> tuple[Split, Split]:
         train, dev = map(self._split, paths)
         return train, dev
 
-    @abstractmethod
     def _split(self, path: Path) -> Split:
         """Return the examples of a file."""
+        problem = PROBLEMS[self.problem_type].of_labels(self.labels)
+        labelled = read_labelled(self._table(path), self.text_columns, self.label_column, problem)
+        return labelled.split(self.labels, self.folder)
+
+    def _table(self, path: Path) -> Table:
+        return open_words(path)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -311,35 +313,8 @@ class LabelColumnsTask(FilesTask):
 
     problem_type: str = MULTI_LABEL.name
 
-    def _split(self, path: Path) -> Split:
-        table = read_delimited(path, delimiter="\t", quoted=False)
-        labelled = read_labelled(table, self.text_columns, ",".join(self.labels), MULTI_LABEL)
-        return labelled.split(self.labels, self.folder)
-
-
-@dataclass(frozen=True, kw_only=True)
-class WordsTask(FilesTask):
-    """Sentences of labelled words."""
-
-    problem_type: str = TOKEN_CLASSIFICATION.name
-
-    def _split(self, path: Path) -> Split:
-        columns = TOKEN_CLASSIFICATION.columns
-        labelled = read_labelled(open_words(path), *columns, TOKEN_CLASSIFICATION)
-        return labelled.split(self.labels, self.folder)
-
-
-@dataclass(frozen=True, kw_only=True)
-class HeadsTask(FilesTask):
-    """Sentences with a label, and a tag for each word."""
-
-    problem_type: str
-
-    def _split(self, path: Path) -> Split:
-        problem = PROBLEMS[self.problem_type].of_labels(self.labels)
-        columns = (*problem.columns.texts, f"{LABEL}{BETWEEN}{TAGS}")
-        labelled = read_labelled(open_words(path), columns[:-1], columns[-1], problem)
-        return labelled.split(self.labels, self.folder)
+    def _table(self, path: Path) -> Table:
+        return read_delimited(path, delimiter="\t", quoted=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -350,10 +325,10 @@ class QuestionsTask(FilesTask):
     metric: str = QUESTION_ANSWERING.metrics[0]
     text_columns: tuple[str, ...] = QUESTION_ANSWERING.columns.texts
     problem_type: str = QUESTION_ANSWERING.name
+    label_column: str = QUESTION_ANSWERING.columns.label
 
-    def _split(self, path: Path) -> Split:
-        labelled = read_labelled(open_table(path), *QUESTION_ANSWERING.columns, QUESTION_ANSWERING)
-        return labelled.split(self.labels, self.folder)
+    def _table(self, path: Path) -> Table:
+        return open_table(path)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -486,6 +461,10 @@ SNIPS_INTENTS = (
     *("AddToPlaylist", "BookRestaurant", "GetWeather", "PlayMusic", "RateBook"),
     *("SearchCreativeWork", "SearchScreeningEvent"),
 )
+EMOTIONS = (
+    *("anger", "anticipation", "disgust", "fear", "joy", "love", "optimism"),
+    *("pessimism", "sadness", "surprise", "trust"),
+)
 CHUNKS = ("ADJP", "ADVP", "CONJP", "INTJ", "LST", "NP", "PP", "PRT", "SBAR", "UCP", "VP")
 
 TASKS: Mapping[str, NamedTask] = {
@@ -612,12 +591,10 @@ TASKS: Mapping[str, NamedTask] = {
     ),
     "semeval2018-ec": LabelColumnsTask(
         "Which of eleven emotions does this tweet show? (SemEval-2018, task 1, E-c, English)",
-        (
-            *("anger", "anticipation", "disgust", "fear", "joy", "love", "optimism"),
-            *("pessimism", "sadness", "surprise", "trust"),
-        ),
+        EMOTIONS,
         "jaccard",
         ("Tweet",),
+        label_column=",".join(EMOTIONS),
         folder="SemEval2018-Ec",
         files=tuple(
             (f"{start}E-c-En-train.txt{end}", f"{start}E-c-En-dev.txt{end}")
@@ -625,7 +602,7 @@ TASKS: Mapping[str, NamedTask] = {
             for end in ("", ".xz")
         ),
     ),
-    "conll2003": WordsTask(
+    "conll2003": FilesTask(
         "Which words of news name people, places, firms, others? (CoNLL-2003)",
         _tags("LOC", "MISC", "ORG", "PER"),
         "entity_f1",
@@ -633,7 +610,7 @@ TASKS: Mapping[str, NamedTask] = {
         folder="CoNLL-2003",
         files=(("eng.train", "eng.testa"), ("train.txt", "valid.txt"), ("train.txt", "dev.txt")),
     ),
-    "conll2000": WordsTask(
+    "conll2000": FilesTask(
         "Which words of news make a phrase together? (CoNLL-2000)",
         _tags(*CHUNKS),
         "entity_f1",
@@ -641,7 +618,7 @@ TASKS: Mapping[str, NamedTask] = {
         folder="CoNLL-2000",
         files=(("train.txt", "test.txt"),),
     ),
-    "wnut17": WordsTask(
+    "wnut17": FilesTask(
         "Which words of posts name people, places, works, others? (WNUT-17)",
         _tags("corporation", "creative-work", "group", "location", "person", "product"),
         "entity_f1",
@@ -649,7 +626,7 @@ TASKS: Mapping[str, NamedTask] = {
         folder="WNUT-17",
         files=(("wnut17train.conll", "emerging.dev.conll"),),
     ),
-    "ncbi": WordsTask(
+    "ncbi": FilesTask(
         "Which words of an abstract name a disease? (NCBI-disease)",
         _tags("Disease"),
         "entity_f1",
@@ -657,7 +634,7 @@ TASKS: Mapping[str, NamedTask] = {
         folder="NCBI-disease",
         files=(("train.tsv", "devel.tsv"),),
     ),
-    "snips": WordsTask(
+    "snips": FilesTask(
         "Which words of a request are its particulars, and which? (SNIPS)",
         _tags(*SNIPS_SLOTS),
         "entity_f1",
@@ -665,7 +642,7 @@ TASKS: Mapping[str, NamedTask] = {
         folder="SNIPS-slots",
         files=(("train.seq.in", "valid.seq.in"),),
     ),
-    "snips-joint": HeadsTask(
+    "snips-joint": FilesTask(
         "What does this request want, and which words are its particulars? (SNIPS)",
         (
             *(f"intent:{name}" for name in SNIPS_INTENTS),
@@ -676,6 +653,7 @@ TASKS: Mapping[str, NamedTask] = {
         folder="SNIPS-slots",
         files=(("train.seq.in", "valid.seq.in"),),
         problem_type="intent:single_label_classification,slots:token_classification",
+        label_column=f"{LABEL}{BETWEEN}{TAGS}",
     ),
     "squad": QuestionsTask(
         "Which part of a paragraph answers the question? (SQuAD 1.1)",

@@ -13,11 +13,11 @@ from typing import Any
 import pyarrow
 import pyarrow.parquet
 
+from bertender.problems.several_heads import BETWEEN
 from bertender.tasks.named import (
     TASKS,
     FilesTask,
     GroupsTask,
-    HeadsTask,
     LabelColumnsTask,
     QuestionsTask,
 )
@@ -179,7 +179,7 @@ def write_sentences(root: Path) -> Path:
                     path.write_text(lines, encoding="utf-8")
                 elif isinstance(row, QuestionsTask | GroupsTask):
                     path.write_text(SQUAD, encoding="utf-8")
-                elif isinstance(row, HeadsTask):
+                elif BETWEEN in row.problem_type:
                     _write_heads(path, row.labels)
                 elif path.suffix == ".in":
                     path.write_text(" ".join(words) + "\n", encoding="utf-8")
