@@ -74,11 +74,8 @@ def answering_class(origin: type[PreTrainedModel]) -> type[PreTrainedModel]:
 
     def forward(self: Any, *arguments: Any, **named: Any) -> Any:
         heard = []
-        hook = answering_head(self).register_forward_hook(lambda *call: heard.append(call[2]))
-        try:
+        with answering_head(self).register_forward_hook(lambda *call: heard.append(call[2])):
             outputs = whole(self, *arguments, **named)
-        finally:
-            hook.remove()
         outputs["logits"] = heard[0]
         return outputs
 

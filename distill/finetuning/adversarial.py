@@ -96,11 +96,8 @@ class Perturbation:
             own = own + (self.values * self.mask).to(own.dtype)
             return own.transpose(0, 1) if transposed else own
 
-        hook = words.register_forward_hook(add)
-        try:
+        with words.register_forward_hook(add):
             yield
-        finally:
-            hook.remove()
         if not added:
             raise ConfigError(
                 "adversarial=freelb: this model does not look up the embedding of each token of a "

@@ -13,7 +13,7 @@ from __future__ import annotations
 import inspect
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
@@ -179,11 +179,8 @@ def _last_states(model: PreTrainedModel) -> Iterator[list[torch.Tensor]]:
     transformers before 5 returns ModernBERT's last state without its final norm.
     """
     last: list[torch.Tensor] = []
-    hook = model.base_model.register_forward_hook(lambda _, inputs, output: last.append(output[0]))
-    try:
+    with model.base_model.register_forward_hook(lambda _, inputs, output: last.append(output[0])):
         yield last
-    finally:
-        hook.remove()
 
 
 @contextmanager
@@ -194,13 +191,10 @@ def _recording(model: PreTrainedModel) -> Iterator[_Recording]:
 
     family = family_of(model)
     recording = _Recording(family, heads_of(model.config))
-    hooks = []
-    for layer in dict.fromkeys(encoder_layers(model)):
-        hooks += family.projections.listen(layer, recording.record_projection)
-        attention = layer.get_submodule(family.attention)
-        hooks.append(attention.register_forward_pre_hook(recording.record_call, with_kwargs=True))
-    try:
+    with ExitStack() as hooks:
+        for layer in dict.fromkeys(encoder_layers(model)):
+            for hook in family.projections.listen(layer, recording.record_projection):
+                hooks.enter_context(hook)
+            call = layer.get_submodule(family.attention).register_forward_pre_hook
+            hooks.enter_context(call(recording.record_call, with_kwargs=True))
         yield recording
-    finally:
-        for hook in hooks:
-            hook.remove()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -227,9 +228,7 @@ def _loss_without(
         return (inputs[0], *output[1:]) if isinstance(output, tuple) else inputs[0]
 
     every = encoder_layers(model)
-    hooks = [every[layer].register_forward_hook(skip) for layer in layers]
-    try:
+    with ExitStack() as hooks:
+        for layer in layers:
+            hooks.enter_context(every[layer].register_forward_hook(skip))
         return sum(float(head.summed_loss(model, batch)) for batch in batches)
-    finally:
-        for hook in hooks:
-            hook.remove()

@@ -14,7 +14,7 @@ norm of these weights and needs no texts. `random` is the control.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate, pairwise
@@ -235,16 +235,13 @@ def gated(
         return ((by_gate * each).flatten(-2), *others)
 
     family = family_of(model)
-    hooks = []
-    for path, gates in ((family.projections.output, heads), (family.feed_forward.output, neurons)):
-        for layer, gate in zip(encoder_layers(model), gates, strict=False):
-            module = layer.get_submodule(path)
-            hooks.append(module.register_forward_pre_hook(partial(times, gate=gate)))
-    try:
+    paths = family.projections.output, family.feed_forward.output
+    with ExitStack() as hooks:
+        for path, gates in zip(paths, (heads, neurons), strict=True):
+            for layer, gate in zip(encoder_layers(model), gates, strict=False):
+                module = layer.get_submodule(path)
+                hooks.enter_context(module.register_forward_pre_hook(partial(times, gate=gate)))
         yield
-    finally:
-        for hook in hooks:
-            hook.remove()
 
 
 def chosen(

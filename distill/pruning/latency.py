@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -274,16 +274,12 @@ def _clock_reads(model: PreTrainedModel) -> Iterator[list[int]]:
         ticks.append(time.perf_counter_ns())
 
     attention_end = family_of(model).norms.attention_end
-    hooks = []
-    for layer in encoder_layers(model):
-        hooks.append(layer.register_forward_pre_hook(tick))
-        hooks.append(attention_end.listen(layer, tick))
-        hooks.append(layer.register_forward_hook(tick))
-    try:
+    with ExitStack() as hooks:
+        for layer in encoder_layers(model):
+            hooks.enter_context(layer.register_forward_pre_hook(tick))
+            hooks.enter_context(attention_end.listen(layer, tick))
+            hooks.enter_context(layer.register_forward_hook(tick))
         yield ticks
-    finally:
-        for hook in hooks:
-            hook.remove()
 
 
 @dataclass(frozen=True)

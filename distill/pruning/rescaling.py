@@ -21,7 +21,7 @@ next part; the published code stops there.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import cast
@@ -208,13 +208,10 @@ def _states_at(
             raise _StopForward
 
     module = encoder_layers(model)[layer]
-    hooks = [place.listen(module, keep) for place in places]
-    try:
-        with suppress(_StopForward):
-            model(**model_inputs(model, batch))
-    finally:
-        for hook in hooks:
-            hook.remove()
+    with suppress(_StopForward), ExitStack() as hooks:
+        for place in places:
+            hooks.enter_context(place.listen(module, keep))
+        model(**model_inputs(model, batch))
     return reached
 
 
