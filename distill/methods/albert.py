@@ -54,7 +54,7 @@ class AlbertStudent(StudentKind):
 
         from bertender.models.families import FAMILIES, encoder_layers, has_distances_alone
         from bertender.models.family import copy_weights
-        from distill.students.weights import positions_of, token_types_of
+        from distill.students.weights import inherited_settings, token_types_of
 
         family, source, layers = plain_family(start), start.config, encoder_layers(start)
         check_widths(start, shape, "an ALBERT student")
@@ -72,21 +72,17 @@ class AlbertStudent(StudentKind):
                 "it out to average all of them."
             )
         config = AlbertConfig(
-            vocab_size=source.vocab_size,
             embedding_size=min(EMBEDDING_SIZE, source.hidden_size),
             hidden_size=source.hidden_size,
             num_hidden_layers=shape.layers,
             num_attention_heads=source.num_attention_heads,
             intermediate_size=family.feed_forward.channels(layers[0]),
             hidden_act=getattr(source, "hidden_act", None) or source.activation,
-            max_position_embeddings=positions_of(start),
             hidden_dropout_prob=0.1,
             attention_probs_dropout_prob=0.1,
             layer_norm_eps=getattr(source, "layer_norm_eps", 1e-12),
-            pad_token_id=source.pad_token_id,
             type_vocab_size=token_types_of(start),
-            id2label=source.id2label,
-            label2id=source.label2id,
+            **inherited_settings(start),
         )
         student = AlbertForSequenceClassification(config)
         weights = [family.layer_weights(layers[layer]) for layer in averaged]

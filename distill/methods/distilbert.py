@@ -95,7 +95,7 @@ def distilbert_student(start: PreTrainedModel, shape: StudentShape) -> PreTraine
 
     from bertender.models.families import FAMILIES, encoder_layers
     from bertender.models.family import copy_weights
-    from distill.students.weights import position_table, positions_of, weight_of, word_table
+    from distill.students.weights import inherited_settings, position_table, weight_of, word_table
 
     family, own, source = plain_family(start), FAMILIES["distilbert"], start.config
     chosen = chosen_layers(start, shape)
@@ -103,16 +103,12 @@ def distilbert_student(start: PreTrainedModel, shape: StudentShape) -> PreTraine
     check_not_factorised(start, "a DistilBERT student")
     layers = encoder_layers(start)
     config = DistilBertConfig(
-        vocab_size=source.vocab_size,
-        max_position_embeddings=positions_of(start),
         n_layers=shape.layers,
         n_heads=source.num_attention_heads,
         dim=source.hidden_size,
         hidden_dim=family.feed_forward.channels(layers[0]),
         activation=getattr(source, "hidden_act", None) or source.activation,
-        pad_token_id=source.pad_token_id,
-        id2label=source.id2label,
-        label2id=source.label2id,
+        **inherited_settings(start),
     )
     student = DistilBertForSequenceClassification(config)
     encoder = student.base_model

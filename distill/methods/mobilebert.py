@@ -92,7 +92,7 @@ class MobileBertStudent(StudentKind):
         from bertender.models.families import FAMILIES
         from distill.students.weights import (
             factors,
-            positions_of,
+            inherited_settings,
             token_types_of,
             weight_of,
             word_table,
@@ -119,18 +119,14 @@ class MobileBertStudent(StudentKind):
         heads = shape.heads or source.num_attention_heads
         bottleneck = -(-width // (NARROWING * heads)) * heads
         config = MobileBertConfig(
-            vocab_size=source.vocab_size,
             embedding_size=min(EMBEDDING_SIZE, words.shape[1], width),
             hidden_size=width,
             num_attention_heads=heads,
             intra_bottleneck_size=bottleneck,
             intermediate_size=shape.feed_forward_size or FEED_FORWARD_FACTOR * bottleneck,
-            max_position_embeddings=positions_of(start),
             type_vocab_size=token_types_of(start),
             classifier_activation=False,  # the classifier reads [CLS] itself, as in the paper
-            pad_token_id=source.pad_token_id,
-            id2label=source.id2label,
-            label2id=source.label2id,
+            **inherited_settings(start),
             **layers,
         )
         student = MobileBertForSequenceClassification(config)

@@ -59,7 +59,7 @@ class ModernBertStudent(StudentKind):
         from transformers import ModernBertConfig, ModernBertForSequenceClassification
 
         from bertender.models.families import family_name
-        from distill.students.weights import positions_of
+        from distill.students.weights import inherited_settings
 
         source, other = start.config, shape.other_widths(start)
         if family_name(source) == "modernbert" and not other:
@@ -79,21 +79,17 @@ class ModernBertStudent(StudentKind):
                 "2 x heads divides hidden_size."
             )
         config = ModernBertConfig(
-            vocab_size=source.vocab_size,
             hidden_size=width,
             num_hidden_layers=shape.layers,
             num_attention_heads=heads,
             intermediate_size=shape.feed_forward_size or -(-width // 3) * 8,
-            max_position_embeddings=positions_of(start),
             classifier_pooling="mean",
-            pad_token_id=source.pad_token_id,
             # unused by models; the default ids exceed a small vocabulary
             bos_token_id=None,
             eos_token_id=None,
             cls_token_id=None,
             sep_token_id=None,
-            id2label=source.id2label,
-            label2id=source.label2id,
+            **inherited_settings(start),
         )
         student = ModernBertForSequenceClassification(config)
         if width == source.hidden_size:

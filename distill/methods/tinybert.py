@@ -54,7 +54,7 @@ class AnyWidthStudent(StudentKind):
         """
         from transformers import BertConfig, BertForSequenceClassification
 
-        from distill.students.weights import positions_of, token_types_of
+        from distill.students.weights import inherited_settings, token_types_of
 
         own, source = shape.tokenizer, start.config
         if own is None and not shape.other_widths(start):
@@ -64,7 +64,6 @@ class AnyWidthStudent(StudentKind):
                 f"teacher_layers={shape.teacher_layers}: a student of another width, or of another "
                 "vocabulary, starts from random weights, not from layers. Leave it out."
             )
-        positions = positions_of(start)
         width = shape.hidden_size or source.hidden_size
         heads = shape.heads or source.num_attention_heads
         if width % heads:
@@ -72,18 +71,17 @@ class AnyWidthStudent(StudentKind):
                 f"hidden_size={width} is not a multiple of heads={heads}. Choose heads to divide "
                 "it."
             )
+        settings = inherited_settings(start)
+        if own:
+            settings |= {"vocab_size": len(own), "pad_token_id": own.pad_token_id}
         config = BertConfig(
-            vocab_size=len(own) if own else source.vocab_size,
             hidden_size=width,
             num_hidden_layers=shape.layers,
             num_attention_heads=heads,
             intermediate_size=shape.feed_forward_size or 4 * width,
-            max_position_embeddings=positions,
             # its own tokenizer has segments for pairs, even if the teacher's has none
             type_vocab_size=max(token_types_of(start), 2 if own else 1),
-            pad_token_id=own.pad_token_id if own else source.pad_token_id,
-            id2label=source.id2label,
-            label2id=source.label2id,
+            **settings,
         )
         return BertForSequenceClassification(config)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from typing import Any
 
 import torch
 from torch import nn
@@ -69,6 +70,18 @@ def token_types_of(teacher: PreTrainedModel) -> int:
     that reads them could not run.
     """
     return max(getattr(teacher.config, "type_vocab_size", 0) or 0, 1)
+
+
+def inherited_settings(start: PreTrainedModel) -> dict[str, Any]:
+    """Return the settings of a student with its start's vocabulary, positions and labels."""
+    config = start.config
+    return {
+        "vocab_size": config.vocab_size,
+        "max_position_embeddings": positions_of(start),
+        "pad_token_id": config.pad_token_id,
+        "id2label": config.id2label,
+        "label2id": config.label2id,
+    }
 
 
 def masked_language_model(student: PreTrainedModel, teacher: PreTrainedModel) -> PreTrainedModel:
