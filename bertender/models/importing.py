@@ -131,7 +131,7 @@ def open_artifact(source: str | os.PathLike[str], *, verify: bool = True) -> Art
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(out.with_name(f".{out.name}.lock")):
-            build_once([out], found.identity, lambda: _place(found, out), digest_of)
+            build_once([out], found.identity, lambda: _write(found, out), digest_of)
     except OSError as error:
         raise ModelError(
             f"{source} cannot be imported into the cache folder: {error}. Set {CACHE_VARIABLE} to "
@@ -177,7 +177,7 @@ def import_model(
         raise ConfigError(
             f"labels, pooling: {source} is an artifact, which has its own. Leave them out."
         )
-    _place(found, out, labels, pooling, problem_type)
+    _write(found, out, labels, pooling, problem_type)
     artifact = Artifact.load(out)
     _warn_of_unnamed_labels(artifact)
     return artifact
@@ -392,7 +392,7 @@ def wanted(source: str, files: Sequence[str]) -> list[str]:
     return companions
 
 
-def _place(
+def _write(
     found: FinishedModel,
     out: Path,
     labels: Sequence[str] | None = None,
@@ -402,18 +402,7 @@ def _place(
     """Write a model as an artifact; an artifact is copied."""
     if found.is_artifact:
         copy_artifact(Artifact.load(found.folder), out)
-    else:
-        _write(found, out, labels, pooling, problem_type)
-
-
-def _write(
-    found: FinishedModel,
-    out: Path,
-    labels: Sequence[str] | None,
-    pooling: PoolingName | None = None,
-    problem_type: str | None = None,
-) -> None:
-    """Write a model as an artifact."""
+        return
     head = _head_of(found, labels, pooling, problem_type)
     config, problem = head.config, head.problem
     outputs = problem.output_names(head.labels)
