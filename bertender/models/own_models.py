@@ -20,7 +20,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self, TypeAlias
+from typing import Any, Self
 
 import torch
 import transformers
@@ -147,20 +147,26 @@ class _PrunedModel(PreTrainedModel):
             family.feed_forward.resize(layer, neurons)
 
 
-Classes: TypeAlias = tuple[type[PreTrainedModel] | None, ...]
-"""Classes of an architecture for texts, words, vectors and question answering; None where
-transformers has none."""
-
-
 @dataclass(frozen=True)
-class Prunable:
-    """A row of PRUNABLE."""
+class OwnModel:
+    """An architecture of OWN_MODELS."""
+
+    config: type[PretrainedConfig]
+    classifier: type[PreTrainedModel]
+    tagger: type[PreTrainedModel] | None = None
+    embedder: type[PreTrainedModel] | None = None
+    answerer: type[PreTrainedModel] | None = None
+    per_token: tuple[str, ...] = ()
+    """Weights with one row per token, besides the word embeddings."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prunable(OwnModel):
+    """The pruned form of an architecture, a row of PRUNABLE."""
 
     config: type[_PrunedConfig]
-    origins: Classes
-    """Classes of transformers."""
-    pruned: Classes
-    """Pruned classes, with `config` as config class."""
+    origins: tuple[type[PreTrainedModel] | None, ...]
+    """Classes of transformers, in the order of the pruned ones; None where it has none."""
     width: str
     """Setting of the original config for the number of neurons."""
 
@@ -182,18 +188,19 @@ class Prunable:
             embedder_of(config),
             answers and answering_class(answers),
         )
-        pruned = tuple(
+        pruned: Any = (
             origin
             and type(f"Pruned{origin.__name__}", (_PrunedModel, origin), {"config_class": kind})
             for origin in origins
         )
-        return cls(kind, origins, pruned, pruning.width)
+        return cls(*pruned, config=kind, origins=origins, width=pruning.width)
 
     def classes_of(
         self, model: PreTrainedModel
     ) -> tuple[type[PreTrainedModel], type[PreTrainedModel]]:
         """Return the original and the pruned class for a model's head."""
-        pairs = zip(filter(None, self.origins), filter(None, self.pruned), strict=True)
+        pruned = (self.classifier, self.tagger, self.embedder, self.answerer)
+        pairs = zip(filter(None, self.origins), filter(None, pruned), strict=True)
         return next(pair for pair in pairs if isinstance(model, pair[0]))
 
 
@@ -205,26 +212,6 @@ PRUNABLE: Mapping[str, Prunable] = {
 """Prunable architectures, by original model_type."""
 
 
-@dataclass(frozen=True)
-class OwnModel:
-    """An architecture of OWN_MODELS."""
-
-    config: type[PretrainedConfig]
-    classifier: type[PreTrainedModel]
-    tagger: type[PreTrainedModel] | None = None
-    embedder: type[PreTrainedModel] | None = None
-    answerer: type[PreTrainedModel] | None = None
-    per_token: tuple[str, ...] = ()
-    """Weights with one row per token, besides the word embeddings."""
-
-    @classmethod
-    def of(cls, row: Prunable) -> Self:
-        """Return the pruned form of an architecture."""
-        classifier, tagger, embedder, answerer = row.pruned
-        assert classifier is not None
-        return cls(row.config, classifier, tagger, embedder, answerer)
-
-
 TABLE_MODELS: Mapping[str, OwnModel] = {
     BiLstmConfig.model_type: OwnModel(BiLstmConfig, BiLstmForSequenceClassification),
     StaticConfig.model_type: OwnModel(
@@ -233,7 +220,7 @@ TABLE_MODELS: Mapping[str, OwnModel] = {
 }
 
 OWN_MODELS: Mapping[str, OwnModel] = {
-    **{row.config.model_type: OwnModel.of(row) for row in PRUNABLE.values()},
+    **{row.config.model_type: row for row in PRUNABLE.values()},
     **TABLE_MODELS,
 }
 

@@ -53,7 +53,7 @@ def twice_as_wide(model: PreTrainedModel, share: float) -> PreTrainedModel:
     row, family = PRUNABLE["bert"], family_of(model)
     heads, neurons = ([2 * each for each in of(model.config)] for of in (heads_of, neurons_of))
     settings = {**model.config.to_dict(), "model_type": row.config.model_type}
-    wider = row.pruned[0](row.config(**settings, heads_kept=heads, neurons_kept=neurons))
+    wider = row.classifier(row.config(**settings, heads_kept=heads, neurons_kept=neurons))
     weights, inner = (
         dict(model.state_dict()),
         [each.path for each in (*family.projections.inputs, *family.feed_forward.inputs)],
