@@ -41,6 +41,8 @@ from quantize.graph import Inventory, Product, open_watched, take_inventory
 from quantize.integers import Histogram, Integers8, Range, Target
 
 FloatArray = npt.NDArray[np.float32]
+ROWS = 256
+"""Most rows of an activation, tokens or pooled states, for measuring its products."""
 BINS = 2048
 TOKENS_PER_BATCH = 2048
 FITTED_TEXTS = 128
@@ -106,6 +108,11 @@ def observed_rows(
     for values in observed(context.graph, [*inputs], texts) if inputs else ():
         for name, array in values.items():
             yield name, array.reshape(-1, inputs[name])
+
+
+def spaced(rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return ROWS of the rows at most, evenly spaced."""
+    return np.asarray(rows[np.linspace(0, len(rows) - 1, min(ROWS, len(rows))).astype(int)])
 
 
 def histograms(graph: Path, tensors: Sequence[str], batches: Batches) -> dict[str, Histogram]:

@@ -66,6 +66,11 @@ class Product:
         path = self.node.strip("/").rpartition("/")[0].replace("/", ".")
         return path if path in known else REPEATED.sub("", path)
 
+    def matrix(self, stored: onnx.TensorProto) -> Array:
+        """Return its weight, (inputs, outputs)."""
+        values = numpy_helper.to_array(stored)
+        return values.T if self.transposed else values
+
 
 @dataclass(frozen=True)
 class Inventory:

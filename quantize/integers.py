@@ -102,6 +102,11 @@ def affine(low: float, high: float, integers: Integers) -> Affine:
     return Affine(scale, zero_point, integers)
 
 
+def nearest(steps: FloatArray, highest: int) -> Integers8:
+    """Return the nearest integers to a weight in steps of its scales."""
+    return np.asarray(np.clip(np.rint(steps), -highest, highest), dtype=np.int8)
+
+
 def weight_scales(weight: FloatArray, highest: int) -> WeightScales:
     """Return the scale of each output of a weight (inputs, outputs), with the largest integer
     `highest`."""

@@ -46,6 +46,7 @@ from quantize.integers import (
     Range,
     WeightScales,
     affine,
+    nearest,
     weight_scales,
 )
 
@@ -107,8 +108,7 @@ def write_integers(context: QuantizationContext, target: Path, nodes: Sequence[s
     floats, model = constants_of(onnx.load(context.graph)), onnx.load(target)
     constants, highest = constants_of(model), INTEGERS[context.target.weights].highest
     for name, integers in own.items():
-        stored = numpy_helper.to_array(floats[name])
-        scales = weight_scales(stored.T if quantized[name].transposed else stored, highest)
+        scales = weight_scales(quantized[name].matrix(floats[name]), highest)
         values = numpy_helper.from_array(integers, f"{name}_quantized")
         steps = numpy_helper.from_array(scales.astype(np.float32), f"{name}_scale")
         for constant in (values, steps):
@@ -262,13 +262,12 @@ class _Editor:
         """Let a product read its activation and weight quantized and dequantized."""
         if product.activation not in self.rounded:
             self.before[product.node] = self._round(product.activation, scale)
-        stored = numpy_helper.to_array(self.weights[product.weight])
-        columns = stored.T if product.transposed else stored  # (inputs, outputs)
+        columns = product.matrix(self.weights[product.weight])
         scales = self.known.scales.get(product.node, weight_scales(columns, highest))
         if product.weight not in self.rounded:  # two products may share it
             integers = self.known.integers.get(product.weight)
             if integers is None:
-                integers = np.clip(np.rint(columns / scales), -highest, highest).astype(np.int8)
+                integers = nearest(columns / scales, highest)
             self._store(product, product.weight, integers, scales, axis=1)
         node = self.nodes[product.node]
         for attribute in node.attribute:

@@ -25,7 +25,7 @@ from onnx import TensorProto, numpy_helper
 
 from bertender.core.errors import GateError, ModelError
 from bertender.core.findings import PartLikeness, ProductCheck, SaturationFindings
-from quantize.context import Batches, observed
+from quantize.context import ROWS, Batches, observed, spaced
 from quantize.graph import (
     FOUR_BIT_LOOKUP,
     Inventory,
@@ -42,8 +42,6 @@ from quantize.graph import (
 from quantize.integers import INTEGERS, Range, affine
 
 FloatArray = npt.NDArray[np.floating[Any]]
-ROWS = 256
-"""Most rows of an activation for checking its products: tokens, or pooled states."""
 TABLE_ROWS = 8192
 """Most rows to look up in an embedding table."""
 FOUR_BITS = frozenset({"MatMulNBits", FOUR_BIT_LOOKUP})
@@ -253,13 +251,9 @@ def sample_rows(graph: Path, groups: Iterable[Parts], batches: Batches) -> dict[
             candidates = np.concatenate([before.largest, rows])
             # the largest integers grow with the values, negative or not
             order = np.argsort(-candidates.sum(axis=1), kind="stable")[:ROWS]
-            spread = np.concatenate([before.spread, _spread(rows)])
+            spread = np.concatenate([before.spread, spaced(rows)])
             samples[name] = Sample(spread, np.asarray(candidates[order]))
-    return {name: Sample(_spread(each.spread), each.largest) for name, each in samples.items()}
-
-
-def _spread(rows: FloatArray) -> FloatArray:
-    return np.asarray(rows[np.linspace(0, len(rows) - 1, min(ROWS, len(rows))).astype(int)])
+    return {name: Sample(spaced(each.spread), each.largest) for name, each in samples.items()}
 
 
 @dataclass(frozen=True)

@@ -21,13 +21,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import onnx
-from onnx import numpy_helper
 from scipy.linalg import cholesky
 
 from bertender.core.progress import track
 from quantize.context import QuantizationContext, observed_rows
 from quantize.graph import Product, constants_of
-from quantize.integers import INTEGERS, Integers8, WeightScales, weight_scales
+from quantize.integers import INTEGERS, Integers8, WeightScales, nearest, weight_scales
 
 FloatArray = npt.NDArray[np.floating[Any]]
 BLOCK = 128
@@ -67,8 +66,7 @@ def round_weights(context: QuantizationContext) -> dict[str, Integers8]:
         first, *more = (grams[each] for each in activations)
         compensation = Compensation(sum(more, first))
         for name in names:
-            stored = numpy_helper.to_array(weights[name])
-            columns = stored.T if readers[name][0].transposed else stored
+            columns = readers[name][0].matrix(weights[name])
             scales = weight_scales(columns, highest)
             integers[name] = compensation.rounded(columns, scales, highest)
     return integers
@@ -115,7 +113,7 @@ class Compensation:
             (inputs, outputs)
         """
         if self.factor is None:
-            return _nearest(weight / scales, highest)
+            return nearest(weight / scales, highest)
         (inputs, outputs), factor = weight.shape, self.factor
         left = weight[self.order].astype(np.float64)
         made = np.empty((inputs, outputs), dtype=np.int8)
@@ -123,13 +121,9 @@ class Compensation:
             end = min(start + BLOCK, inputs)
             lost = np.empty((end - start, outputs))
             for place in range(start, end):
-                made[self.order[place]] = integers = _nearest(left[place] / scales, highest)
+                made[self.order[place]] = integers = nearest(left[place] / scales, highest)
                 own = (left[place] - integers * scales) / factor[place, place]
                 left[place + 1 : end] -= np.outer(factor[place, place + 1 : end], own)
                 lost[place - start] = own
             left[end:] -= factor[start:end, end:].T @ lost
         return made
-
-
-def _nearest(steps: FloatArray, highest: int) -> Integers8:
-    return np.asarray(np.clip(np.rint(steps), -highest, highest), dtype=np.int8)

@@ -34,7 +34,7 @@ from bertender.core.errors import GateError, ModelError
 from bertender.core.progress import track
 from bertender.models.graphs import save_graph
 from bertender.models.onnx_session import MOST_MB, ONNX_NAME
-from quantize.context import QuantizationContext, observed, observed_rows
+from quantize.context import ROWS, QuantizationContext, observed, observed_rows, spaced
 from quantize.graph import Product, constants_of, replace_nodes, take_inventory
 from quantize.integers import INTEGERS, affine, weight_scales
 
@@ -45,8 +45,6 @@ Factors = Mapping[str, Array]
 STRENGTHS = (0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 LEAST_GAIN_DB = 6.0
 """Smallest reduction of noise that is worth a multiplication: one bit."""
-ROWS = 256
-"""Tokens of each activation for measuring noise."""
 MOST_ROWS = 4 * ROWS
 """Tokens to hold while reading texts."""
 COMPARED_TEXTS = 16
@@ -185,17 +183,13 @@ def observe(context: QuantizationContext, groups: Sequence[Group]) -> dict[str, 
     """Return the activations of groups on training texts, by tensor name."""
     seen: dict[str, Observed] = {}
     for name, rows in observed_rows(context, [*chain(*(group.products for group in groups))]):
-        low, high, some = rows.min(axis=0), rows.max(axis=0), _spread(rows)
+        low, high, some = rows.min(axis=0), rows.max(axis=0), spaced(rows)
         if before := seen.get(name):
             low, high = np.minimum(low, before.low), np.maximum(high, before.high)
             some = np.concatenate([before.rows, some])
             some = some[::2] if len(some) > MOST_ROWS else some
         seen[name] = Observed(low, high, some)
-    return {name: replace(each, rows=_spread(each.rows)) for name, each in seen.items()}
-
-
-def _spread(rows: Array) -> Array:
-    return np.asarray(rows[np.linspace(0, len(rows) - 1, min(ROWS, len(rows))).astype(int)])
+    return {name: replace(each, rows=spaced(each.rows)) for name, each in seen.items()}
 
 
 def choose_factors(
@@ -220,11 +214,7 @@ def choose_factors(
     enough = np.median(loudest) * 10 ** (LEAST_GAIN_DB / 20)
     if not np.isfinite(loudest).all() or loudest.max() <= enough:  # the gates report NaN
         return none, 0.0
-    columns = {
-        each.weight: matrix.T if each.transposed else matrix  # (inputs, outputs)
-        for each in group.products
-        for matrix in [numpy_helper.to_array(weights[each.weight])]
-    }
+    columns = {each.weight: each.matrix(weights[each.weight]) for each in group.products}
 
     def noise(factors: Array) -> float:
         """Return the squared error of the outputs of all products."""
