@@ -6,7 +6,6 @@ from __future__ import annotations
 import logging
 import os
 import shlex
-import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -15,7 +14,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from bertender.comparison.accuracy import SETTINGS_OF_RUN, another_rate, check_varied
-from bertender.core.artifact import GOLDEN_NAME, Artifact, check_writable
+from bertender.core.artifact import Artifact, check_writable, copy_companions
 from bertender.core.build_once import work_directory
 from bertender.core.card import read_card
 from bertender.core.config import Config, Rule
@@ -30,7 +29,7 @@ from bertender.core.findings import Findings, QuantizationFindings, ScoreFinding
 from bertender.gate.artifacts import new_graph, open_source, require_agreement
 from bertender.models.classifier import load_torch_classifier, onnx_file, open_classifier
 from bertender.models.graphs import FUSED
-from bertender.models.onnx_session import LEFT_OUT, ONNX_DATA_NAME, ONNX_NAME, SESSION_CONFIG
+from bertender.models.onnx_session import LEFT_OUT, ONNX_NAME, SESSION_CONFIG
 from bertender.models.own_models import expected_on_disk
 from bertender.models.runtimes import check_installed
 from bertender.tasks.task import Task
@@ -380,15 +379,6 @@ def check_same_task(source: Artifact, task: Task) -> None:
             f"{len(task.text_columns)} text column(s); {source.path} predicts {', '.join(labels)} "
             f"from {len(columns)}. Texts of another task calibrate and prove nothing: give its own."
         )
-
-
-def copy_companions(source: Artifact, directory: Path) -> None:
-    """Copy config.json and the tokenizer: all files except the card, the model and its outputs."""
-    for name in source.card.files:
-        if name not in (ONNX_NAME, ONNX_DATA_NAME, "model.safetensors", GOLDEN_NAME):
-            target = directory / name
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(source.path / name, target)
 
 
 def next_command(config: QuantizeConfig, source: Artifact, task: Task, out: Path) -> str:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from bertender.core.artifact import Artifact, new_artifact
+from bertender.core.artifact import Artifact, copy_companions, new_artifact
 from bertender.core.errors import ServingError
 from bertender.core.findings import Findings
 from bertender.core.machine import data_directory
@@ -26,7 +26,6 @@ from distill.pretraining.vocabularies import train_wordpiece
 from export.config import ExportConfig
 from export.exporter import export
 from quantize.post_training import write_dynamic
-from quantize.quantizer import copy_companions
 from serve import check
 from serve.client.endpoint import Endpoint
 from tests.fake_predictor import FakePredictor

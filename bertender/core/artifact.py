@@ -237,11 +237,26 @@ def copy_artifact(artifact: Artifact, out: Path) -> Artifact:
     check_writable(out, artifact)
     with replacing_directory(out) as directory:
         for name in (*artifact.card.files, TIMING_NAME):
-            if (source := artifact.path / name).is_file():
-                (directory / name).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(source, directory / name)
+            if (artifact.path / name).is_file():
+                _copy(artifact, name, directory)
         write_moved_card(artifact, directory)
     return Artifact.load(out)
+
+
+MODEL_FILES = ("model.onnx", "model.safetensors")
+"""Beginnings of the names of a model's files."""
+
+
+def copy_companions(artifact: Artifact, folder: Path) -> None:
+    """Copy config and tokenizer: all files except the card, the model and its outputs."""
+    for name in artifact.card.files:
+        if name != GOLDEN_NAME and not name.startswith(MODEL_FILES):
+            _copy(artifact, name, folder)
+
+
+def _copy(artifact: Artifact, name: str, folder: Path) -> None:
+    (folder / name).parent.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(artifact.path / name, folder / name)
 
 
 def write_moved_card(artifact: Artifact, out: Path) -> None:

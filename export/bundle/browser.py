@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 import onnx
 
-from bertender.core.artifact import Artifact
+from bertender.core.artifact import Artifact, copy_companions
 from bertender.core.errors import ConfigError, ModelError, ParityError, RuntimeMissingError
 from bertender.core.findings import BundleFindings
 from bertender.gate.judge import TOLERANCES
@@ -39,7 +39,6 @@ from export.bundle.program import (
     Program,
     calibration_notes,
     classifier_of,
-    copy_companions,
     has_weights_beside,
 )
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from bertender.core.artifact import Artifact
+from bertender.core.artifact import Artifact, copy_companions
 from bertender.core.errors import ModelError
 from bertender.core.findings import BundleFindings
 from bertender.models.classifier import Classifier, onnx_file
@@ -18,7 +18,7 @@ from bertender.models.runtimes import (
     tolerance_in,
 )
 from bertender.text.batch import Example
-from export.bundle.program import Program, calibration_notes, classifier_of, copy_companions
+from export.bundle.program import Program, calibration_notes, classifier_of
 
 RUNTIME = "openvino"
 XML_NAME = "openvino_model.xml"

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
 
 from bertender.core.artifact import Artifact
-from bertender.core.card import CARD_NAME, TIMING_NAME
 from bertender.core.findings import BundleFindings
 from bertender.models.classifier import Classifier, problem_of
 from bertender.models.onnx_session import ONNX_NAME
@@ -18,9 +16,6 @@ from bertender.models.runtimes import (
 from bertender.text.batch import Example
 from bertender.text.tokenizer import load_tokenizer
 from export.config import BundleConfig
-
-ARTIFACT_FILES = (CARD_NAME, TIMING_NAME, "golden.json")
-"""Files of the artifact that bundles do not include, besides the graph."""
 
 ODD_TEXTS = (
     "\u00c9t\u00e9 na\u00efve caf\u00e9 cafe\u0301 \u00c5ngstr\u00f6m \u0130stanbul stra\u00dfe",
@@ -73,15 +68,6 @@ class Program(ABC):
 def has_weights_beside(source: Artifact) -> bool:
     """Return whether a graph's weights are in a separate file."""
     return sum(ONNX_NAME in name for name in source.card.files) > 1
-
-
-def copy_companions(source: Artifact, folder: Path) -> None:
-    """Copy config and tokenizer: all files except the graph and bertender's own."""
-    for name in source.card.files:
-        if name not in ARTIFACT_FILES and not name.startswith(ONNX_NAME):
-            target = folder / name
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(source.path / name, target)
 
 
 def classifier_of(

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bertender.core.artifact import Artifact
+from bertender.core.artifact import Artifact, copy_companions
 from bertender.core.card import Calibration
 from bertender.core.errors import ConfigError, ModelError, ParityError
 from bertender.models.classifier import open_classifier
@@ -95,7 +95,6 @@ def test_what_answers_otherwise_is_not_written(
     to: str, exported: Artifact, task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The folder has a tokenizer that cuts texts elsewhere."""
-    from export.bundle import program
 
     def other_files(source: Artifact, folder: Path) -> None:
         original(source, folder)
@@ -103,7 +102,7 @@ def test_what_answers_otherwise_is_not_written(
         settings = json.loads(path.read_text())
         path.write_text(json.dumps({**settings, "model_max_length": 6}))
 
-    original = program.copy_companions
+    original = copy_companions
     for module in ("export.bundle.browser", "export.bundle.openvino"):
         monkeypatch.setattr(f"{module}.copy_companions", other_files)
     with pytest.raises(ParityError, match="inputs: input_ids"):

@@ -17,6 +17,7 @@ import torch
 from bertender.core.artifact import (
     Artifact,
     GoldenTexts,
+    copy_companions,
     new_artifact,
     read_golden,
     write_golden,
@@ -26,7 +27,6 @@ from bertender.tasks.task import Task
 from bertender.text.batch import Example
 from export.config import ExportConfig
 from export.exporter import export
-from quantize.quantizer import copy_companions
 from serve.client.endpoint import Endpoint
 from serve.config import DeployConfig, ServeConfig
 from serve.repository import Models, write_repository
