@@ -224,6 +224,8 @@ PREDICTING = "predicting"
 token of each word; for a question and its context, the first token and those of the context."""
 
 
+IMPOSSIBLE = -1e4
+"""Logit of an impossible class, or score of a missing passage: its probability is 0."""
 EXAMPLES_AT_ONCE = 256
 """Examples to tokenise together."""
 
@@ -387,6 +389,8 @@ class Head:
         self, student: torch.Tensor, teacher: torch.Tensor, batch: TensorBatch
     ) -> torch.Tensor:
         """Return the distance from the teacher's logits, without softening."""
+        if not self.softens:
+            return self.soft_loss(student, teacher, batch, 1.0)
         ours, theirs = (self.predicted(each, batch) for each in (student, teacher))
         return logit_mse(ours, theirs, *row_weights(batch, ours))
 

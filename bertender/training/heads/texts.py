@@ -14,6 +14,7 @@ from bertender.tasks.task import Split, Task
 from bertender.text.tokenizer import longest_input
 from bertender.text.windows import WINDOW_POOLINGS, windows_of
 from bertender.training.heads.head import (
+    IMPOSSIBLE,
     POOLING,
     ROWS,
     Columns,
@@ -150,10 +151,6 @@ class ChoiceHead(Head):
         return averaged_distributions([each.flatten(1) for each in logits]).view_as(logits[0])
 
 
-IMPOSSIBLE = -1e4
-"""Score of a missing passage: its probability is 0."""
-
-
 class RankingHead(Head):
     """A score for each passage of a query, with one token row each.
 
@@ -211,11 +208,6 @@ class RankingHead(Head):
         squares = _by_query((apart - total[:, None]).square(), batch, fill=0.0).sum(1)
         losses = 2 * squares[several] / (counts[several] - 1)
         return losses.sum() / divisor(several.sum().float())
-
-    def logit_loss(
-        self, student: torch.Tensor, teacher: torch.Tensor, batch: TensorBatch
-    ) -> torch.Tensor:
-        return self.soft_loss(student, teacher, batch, 1.0)
 
     def averaged(self, logits: Sequence[Any]) -> Any:
         """Return the mean of scores: of tensors, or of cached scores, one tensor per query."""

@@ -12,16 +12,20 @@ from bertender.tasks.task import Split
 from bertender.text.batch import NO_WORD, Begun, encode_words
 from bertender.text.tokenizer import continued_labels
 from bertender.text.windows import TokenizeContextWindows
-from bertender.training.heads.head import PREDICTING, Columns, Head, hard_labels, precise
+from bertender.training.heads.head import (
+    IMPOSSIBLE,
+    PREDICTING,
+    Columns,
+    Head,
+    hard_labels,
+    precise,
+)
 
 if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedTokenizerBase
 
     from bertender.training.heads.head import TensorBatch
-
-IMPOSSIBLE = -1e4
-"""Logit of an impossible class: its probability is 0."""
 
 
 class TagHead(Head):

@@ -118,11 +118,6 @@ class VectorHead(Head):
             ours, theirs = (each @ each.T for each in (ours, theirs))
         return mean_of_rows((ours - theirs).square().sum(-1))
 
-    def logit_loss(
-        self, student: torch.Tensor, teacher: torch.Tensor, batch: TensorBatch
-    ) -> torch.Tensor:
-        return self.soft_loss(student, teacher, batch, 1.0)
-
 
 PARTS = (1, 2, 4, 8)
 """Fractions of a vector to learn: a vector of 384 may be truncated to 192, 96 and 48."""
