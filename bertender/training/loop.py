@@ -16,12 +16,11 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
-from torch.utils.data import DataLoader
-from transformers import PrinterCallback, TrainerCallback, TrainingArguments
+from transformers import TrainerCallback, TrainingArguments
 
 from bertender.core.artifact import Stopwatch
 from bertender.core.errors import TrainingError
@@ -43,23 +42,14 @@ from bertender.training.config import LAST_EPOCH, Keeping, TrainingConfig, compu
 from bertender.training.examples import TokenDataset
 from bertender.training.heads.head import SPREAD
 from bertender.training.heads.numbers import exact_numbers
-from bertender.training.optimizers import (
-    NO_RATES,
-    OPTIMIZERS,
-    Rates,
-    learn_numbers,
-    pace,
-    split_by_rate,
-    warn_of_default_rate,
-)
-from bertender.training.steps import AccumulatingTrainer, LossParts, Objective, Steps, limits_of
+from bertender.training.optimizers import NO_RATES, Rates, warn_of_default_rate
+from bertender.training.steps import Objective, PlannedTrainer, limits_of
 
 logger = logging.getLogger(__name__)
 
 Model = TypeVar("Model", bound=nn.Module)
 Value = TypeVar("Value")
 
-LOG_EVERY = 50
 SCHEDULERS = {"linear": "linear", "constant": "constant_with_warmup"}
 """Our names of schedules, and the Trainer's."""
 
@@ -114,7 +104,14 @@ def train(
         exact = exact_numbers(model) if SPREAD in examples.columns else nullcontext()
         with exact, (clock := Stopwatch()).running():
             trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
-    report = trainer.report(progress.samples, clock.seconds - progress.scoring.seconds)
+    history: list[dict[str, Any]] = trainer.state.log_history  # that of checkpoints too
+    report = TrainingReport(
+        steps=trainer.state.global_step,
+        losses=[entry["parts"] for entry in history if "parts" in entry],
+        epochs=scores_in(history),
+        samples=progress.samples,
+        seconds=clock.seconds - progress.scoring.seconds,
+    )
     if keeping.best and at_epoch_end:
         _keep_best(model, report, progress)
     if name := not_finite(model):
@@ -163,97 +160,6 @@ def planned(
         groups=examples.groups,
         counts=examples.counts,
     )
-
-
-class PlannedTrainer(AccumulatingTrainer):
-    """The Trainer of transformers over a BatchPlan, minimising an Objective.
-
-    Raises:
-        TrainingError: raised by `train` when the loss is not a number.
-    """
-
-    def __init__(
-        self,
-        model: nn.Module,
-        arguments: TrainingArguments,
-        examples: TokenDataset,
-        objective: Objective,
-        config: TrainingConfig,
-        plan: BatchPlan,
-        rates: Rates,
-    ) -> None:
-        super().__init__(
-            objective, config.no_dropout, model=model, args=arguments, train_dataset=examples
-        )
-        self.remove_callback(PrinterCallback)  # it prints
-        self.examples = examples
-        self.config = config
-        self.plan = plan
-        self.rates = rates
-        self.model_accepts_loss_kwargs = False
-
-    def create_optimizer(self, model: Any = None) -> Any:
-        is_new, own = self.optimizer is None, cast(nn.Module, self.model)
-        optimizer = super().create_optimizer(*([] if model is None else [model]))
-        if is_new and self.config.optimizer in OPTIMIZERS:
-            names = "params", "weight_decay"
-            groups = [{name: group[name] for name in names} for group in optimizer.param_groups]
-            optimizer = OPTIMIZERS[self.config.optimizer](groups, self.args.learning_rate)
-            self.optimizer = optimizer
-        if is_new:
-            if (spreads := self.examples.columns.get(SPREAD)) is not None:
-                learn_numbers(optimizer, own, float(spreads[0]))
-            split_by_rate(optimizer, own, self.rates)
-        return optimizer
-
-    def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
-        is_new = self.lr_scheduler is None
-        optimizer = optimizer or self.optimizer
-        scheduler: Any = super().create_scheduler(num_training_steps, optimizer)
-        if is_new:
-            pace(scheduler, optimizer, self.rates, num_training_steps)
-        return scheduler
-
-    def get_train_dataloader(self) -> DataLoader[dict[str, Any]]:
-        processes = self.args.process_index, self.args.world_size
-        return Steps(self.plan, self.examples, self.config, *processes).loader()
-
-    def log_losses(self, step: int, parts: LossParts) -> None:
-        """Write the loss into the history in some of the steps.
-
-        Raises:
-            TrainingError: the loss is not a number.
-        """
-        is_logged = step % LOG_EVERY == 0 or step + 1 == len(self.plan)
-        # the loss is read only in these steps, since reading it waits for a GPU
-        if is_logged or (step + 1) % self.args.save_steps == 0:
-            values = {name: round(float(part), 6) for name, part in parts.items()}
-            if not all(map(math.isfinite, values.values())):
-                raise TrainingError(
-                    f"the loss at step {step} of {len(self.plan)} is not a number: {values}. Try a "
-                    f"lower learning_rate than {self.args.learning_rate}, or precision fp32."
-                )
-            if is_logged:
-                self._history().append({"step": step, "parts": values})
-
-    def floating_point_ops(self, inputs: Any) -> int:
-        """Return 0: the Trainer's estimate is not used, and does not support batches in parts."""
-        return 0
-
-    def _history(self) -> list[dict[str, Any]]:
-        """Return the Trainer's log, which is saved in its checkpoints."""
-        history: list[dict[str, Any]] = self.state.log_history
-        return history
-
-    def report(self, samples: int, seconds: float) -> TrainingReport:
-        """Return the record of the run, including the part before an interruption."""
-        return TrainingReport(
-            steps=self.state.global_step,
-            losses=[entry["parts"] for entry in self._history() if "parts" in entry],
-            epochs=scores_in(self._history()),
-            samples=samples,
-            seconds=seconds,
-        )
 
 
 def from_main_process(value: Value) -> Value:

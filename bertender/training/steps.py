@@ -7,24 +7,29 @@ mean is over the batch, not over a part (`bertender.training.heads.divisor`).
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import torch
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.data import DataLoader, Dataset
+from transformers import PrinterCallback, TrainingArguments
 
+from bertender.core.errors import TrainingError
 from bertender.text.batch import BatchLimits, BatchPlan, Bounded
 from bertender.training.checkpoint import SafeCheckpoints
 from bertender.training.config import TrainingConfig
 from bertender.training.examples import TensorBatch, TokenDataset
-from bertender.training.heads.head import LEAST_WEIGHT, Part, parts_of_a_batch
+from bertender.training.heads.head import LEAST_WEIGHT, SPREAD, Part, parts_of_a_batch
+from bertender.training.optimizers import OPTIMIZERS, Rates, learn_numbers, pace, split_by_rate
 
 LossParts = Mapping[str, torch.Tensor]
+LOG_EVERY = 50
 
 
 class Objective(Protocol):
@@ -106,25 +111,83 @@ def _own(steps: list[list[TensorBatch]]) -> list[TensorBatch]:
     return parts
 
 
-class AccumulatingTrainer(SafeCheckpoints):
-    """A Trainer whose step is the gradient of an Objective over a batch in parts.
+class PlannedTrainer(SafeCheckpoints):
+    """The Trainer of transformers over a BatchPlan, whose step is the gradient of an Objective over
+    a batch in parts.
 
-    Args:
-        objective: objective to minimise.
-        no_dropout: train in evaluation mode; see `switch_off_dropout`.
-        settings: settings of the Trainer.
+    Raises:
+        TrainingError: raised by `train` when the loss is not a number.
     """
 
-    def __init__(self, objective: Objective, no_dropout: bool, **settings: Any) -> None:
-        super().__init__(**settings)
+    def __init__(
+        self,
+        model: nn.Module,
+        arguments: TrainingArguments,
+        examples: TokenDataset,
+        objective: Objective,
+        config: TrainingConfig,
+        plan: BatchPlan,
+        rates: Rates,
+    ) -> None:
+        super().__init__(model=model, args=arguments, train_dataset=examples)
+        self.remove_callback(PrinterCallback)  # it prints
         self.minimised = objective
         self.takes_one_mean: bool | None = None
         """Whether the loss is one mean; None until the first batch."""
-        self.no_dropout = no_dropout
+        self.examples = examples
+        self.config = config
+        self.plan = plan
+        self.rates = rates
+        self.model_accepts_loss_kwargs = False
+
+    def create_optimizer(self, model: Any = None) -> Any:
+        is_new, own = self.optimizer is None, cast(nn.Module, self.model)
+        optimizer = super().create_optimizer(*([] if model is None else [model]))
+        if is_new and self.config.optimizer in OPTIMIZERS:
+            names = "params", "weight_decay"
+            groups = [{name: group[name] for name in names} for group in optimizer.param_groups]
+            optimizer = OPTIMIZERS[self.config.optimizer](groups, self.args.learning_rate)
+            self.optimizer = optimizer
+        if is_new:
+            if (spreads := self.examples.columns.get(SPREAD)) is not None:
+                learn_numbers(optimizer, own, float(spreads[0]))
+            split_by_rate(optimizer, own, self.rates)
+        return optimizer
+
+    def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
+        is_new = self.lr_scheduler is None
+        optimizer = optimizer or self.optimizer
+        scheduler: Any = super().create_scheduler(num_training_steps, optimizer)
+        if is_new:
+            pace(scheduler, optimizer, self.rates, num_training_steps)
+        return scheduler
+
+    def get_train_dataloader(self) -> DataLoader[dict[str, Any]]:
+        processes = self.args.process_index, self.args.world_size
+        return Steps(self.plan, self.examples, self.config, *processes).loader()
 
     def log_losses(self, step: int, parts: LossParts) -> None:
-        """Write the loss of a step into the history."""
-        raise NotImplementedError
+        """Write the loss into the history in some of the steps.
+
+        Raises:
+            TrainingError: the loss is not a number.
+        """
+        is_logged = step % LOG_EVERY == 0 or step + 1 == len(self.plan)
+        # the loss is read only in these steps, since reading it waits for a GPU
+        if is_logged or (step + 1) % self.args.save_steps == 0:
+            values = {name: round(float(part), 6) for name, part in parts.items()}
+            if not all(map(math.isfinite, values.values())):
+                raise TrainingError(
+                    f"the loss at step {step} of {len(self.plan)} is not a number: {values}. Try a "
+                    f"lower learning_rate than {self.args.learning_rate}, or precision fp32."
+                )
+            if is_logged:
+                entry: Any = {"step": step, "parts": values}
+                self.state.log_history.append(entry)
+
+    def floating_point_ops(self, inputs: Any) -> int:
+        """Return 0: the Trainer's estimate is not used, and does not support batches in parts."""
+        return 0
 
     def training_step(
         self, model: nn.Module, inputs: Any, num_items_in_batch: Any = None
@@ -144,7 +207,7 @@ class AccumulatingTrainer(SafeCheckpoints):
             counts = [self._counts(model, *numbered) for numbered in enumerate(batches)]
             averages = [torch.stack(own).mean(0) for own in zip(*counts, strict=True)]
         model.train()
-        if self.no_dropout:
+        if self.config.no_dropout:
             switch_off_dropout(model)
         total = torch.zeros((), device=self.args.device)
         values: dict[str, torch.Tensor] = {}
