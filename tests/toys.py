@@ -26,7 +26,8 @@ from bertender.core.findings import Findings
 from bertender.tasks.named import NamedTask
 from bertender.tasks.task import Split, Task
 from bertender.text.batch import Example
-from bertender.training.examples import Padding, TokenDataset
+from bertender.text.tokenizer import padding_of
+from bertender.training.examples import TokenDataset
 from distill.pretraining.rows import pack_rows
 from distill.pretraining.vocabularies import train_wordpiece
 
@@ -310,7 +311,7 @@ def packed(
     """The rows of `pack_rows`, in memory."""
     rows = list(pack_rows(passages, tokenizer, max_length))
     columns = {name: [row[name] for row in rows] for name in ("input_ids", "attention_mask")}
-    return TokenDataset(columns, Padding.of(tokenizer))
+    return TokenDataset(columns, padding_of(tokenizer))
 
 
 def passages(count: int = 400) -> list[str]:

@@ -18,7 +18,7 @@ from bertender.comparison.accuracy import word_count
 from bertender.models.classifier import Classifier
 from bertender.problems.problem import Outputs
 from bertender.text.batch import NO_WORD, Batch, Example, Tokenize
-from bertender.text.tokenizer import LONGEST_INPUT_BY_DEFAULT
+from bertender.text.tokenizer import LONGEST_INPUT_BY_DEFAULT, padding_of
 
 EDGE_TEXTS = 5
 """Number of one-word texts, and of over-long texts: several, since rounded activations of a deep
@@ -165,10 +165,8 @@ def _cut(classifier: Classifier, batch: Batch, limits: Sequence[int | None]) -> 
 
     Every row of an example with several rows is cut.
     """
-    from bertender.training.examples import Padding
-
     assert isinstance(classifier.encode, Tokenize)
-    padding = Padding.of(classifier.encode.tokenizer)
+    padding = padding_of(classifier.encode.tokenizer)
     mask = batch.arrays["attention_mask"]  # (rows, seq)
     longest = mask.shape[1]
     left = np.repeat([longest if limit is None else limit for limit in limits], batch.counts)

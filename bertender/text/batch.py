@@ -172,7 +172,6 @@ def merged(rows: Sequence[tuple[Batch, int]], padding: Padding) -> Batch:
     spans = [
         slice(longest - length, longest) if on_the_left else slice(length) for length in lengths
     ]
-    fills = {"input_ids": padding.token_id, "token_type_ids": padding.type_id}
 
     def padded(arrays: Sequence[IntArray], value: int) -> IntArray:
         array = np.full((len(arrays), longest), value, dtype=np.int64)
@@ -190,7 +189,7 @@ def merged(rows: Sequence[tuple[Batch, int]], padding: Padding) -> Batch:
     return Batch(
         tuple(batch.example_of(row) for batch, row in rows),
         {
-            name: padded([batch.arrays[name][row] for batch, row in rows], fills.get(name, 0))
+            name: padded([batch.arrays[name][row] for batch, row in rows], padding.value(name) or 0)
             for name in first.arrays
         },
         words,

@@ -22,7 +22,7 @@ import logging
 import math
 import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -243,9 +243,21 @@ def check_rows(
 class Padding:
     """Padding of the shorter texts of a batch: its tokens and the side."""
 
-    side: str = "right"
-    type_id: int = 0
     token_id: int = 0
+    type_id: int = 0
+    side: str = "right"
+    """"left" where a model predicts at the last token (XLNet)."""
+    others: Mapping[str, int] = field(default_factory=dict)
+    """Values for token columns besides `input_ids` and its companions."""
+
+    def with_others(self, **others: int) -> Padding:
+        """Return the padding for more token columns, given their values."""
+        return replace(self, others={**self.others, **others})
+
+    def value(self, column: str) -> int | None:
+        """Return the value for a token column; None for a column with one value per example."""
+        own = {"input_ids": self.token_id, "attention_mask": 0, "token_type_ids": self.type_id}
+        return {**own, **self.others}.get(column)
 
 
 CLASSES: Mapping[str, Padding] = {
@@ -264,7 +276,7 @@ CLASSES: Mapping[str, Padding] = {
     "T5Tokenizer": Padding(),
     "TokenizersBackend": Padding(),
     "XLMRobertaTokenizer": Padding(),
-    "XLNetTokenizer": Padding("left", type_id=3),
+    "XLNetTokenizer": Padding(type_id=3, side="left"),
 }
 """Classes of transformers, without the suffix "Fast", whose `tokenizer.json` alone gives the same
 tokens. Other classes may add code of their own."""
@@ -522,7 +534,7 @@ def padding_of(tokenizer: PreTrainedTokenizerBase | FileTokenizer) -> Padding:
     if isinstance(tokenizer, FileTokenizer):
         return tokenizer.padding
     token_id = tokenizer.pad_token_id or 0  # without a padding token, batches have one text
-    return Padding(tokenizer.padding_side, tokenizer.pad_token_type_id, token_id)
+    return Padding(token_id, tokenizer.pad_token_type_id, tokenizer.padding_side)
 
 
 def pair_arrays(

@@ -9,9 +9,8 @@ from __future__ import annotations
 import copy
 import logging
 from collections.abc import Mapping, Sequence, Sized
-from dataclasses import dataclass, field, replace
 from itertools import chain
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,7 +24,7 @@ from bertender.core.findings import LengthFindings, TextLengths
 from bertender.models.families import check_positions
 from bertender.problems import PROBLEMS
 from bertender.tasks.task import Split, Task
-from bertender.text.tokenizer import longest_input
+from bertender.text.tokenizer import Padding, longest_input, padding_of
 from bertender.text.windows import WINDOW_TOKENS, WINDOWS, windows_of
 from bertender.training.heads import head_of
 from bertender.training.heads.head import ROWS
@@ -44,35 +43,6 @@ LEAST_LENGTH = 128
 """Training texts may be shorter than later texts: SST-2 trains on phrases. A longer input costs
 nothing until such a text comes, since batches are padded only to their longest text."""
 MULTIPLE = 8
-
-
-@dataclass(frozen=True)
-class Padding:
-    """Padding of the texts in a batch, as by their tokenizer."""
-
-    token_id: int
-    segment_id: int = 0
-    left: bool = False
-    """Pad before a text: XLNet predicts at the last token."""
-
-    others: Mapping[str, int] = field(default_factory=dict)
-    """Padding values of token columns besides `input_ids` and its companions."""
-
-    @classmethod
-    def of(cls, tokenizer: PreTrainedTokenizerBase, **others: int) -> Self:
-        """Return the padding of a tokenizer."""
-        left = tokenizer.padding_side == "left"
-        return cls(tokenizer.pad_token_id, tokenizer.pad_token_type_id, left, others)
-
-    def with_others(self, **others: int) -> Self:
-        """Return the padding for more token columns, given their padding values."""
-        return replace(self, others={**self.others, **others})
-
-    def value(self, column: str) -> int | None:
-        """Return the padding value of a token column; None for a column with one value per
-        example."""
-        own = {"input_ids": self.token_id, "attention_mask": 0, "token_type_ids": self.segment_id}
-        return {**own, **self.others}.get(column)
 
 
 class TokenDataset(Dataset[dict[str, Any]]):
@@ -159,7 +129,7 @@ class TokenDataset(Dataset[dict[str, Any]]):
             if integers.dtype.kind == "i":
                 return torch.from_numpy(self._padded(integers, values, padding))
         tokens = [torch.as_tensor(each) for each in values]
-        side = "left" if self.padding.left else "right"
+        side = self.padding.side
         return pad_sequence(tokens, batch_first=True, padding_value=padding, padding_side=side)
 
     def _padded(
@@ -172,7 +142,7 @@ class TokenDataset(Dataset[dict[str, Any]]):
         """
         counts = np.array([len(each) for each in values])
         is_token = np.arange(counts.max()) < counts[:, np.newaxis]
-        if self.padding.left:
+        if self.padding.side == "left":
             is_token = is_token[:, ::-1]
         padded = np.full((*is_token.shape, *joined.shape[1:]), padding, joined.dtype)
         padded[is_token] = joined
@@ -205,7 +175,7 @@ def token_dataset(
     tokens, labels = head.tokenize(split, tokenizer)
     if not windows_of(tokenizer) and len(tokens["input_ids"]) == len(split):
         _warn_of_truncation(split, tokens["input_ids"], tokenizer, problem_type)
-    padding = Padding.of(tokenizer, **head.padding)
+    padding = padding_of(tokenizer).with_others(**head.padding)
     return TokenDataset({**tokens, **labels, **columns}, padding)
 
 

@@ -27,9 +27,9 @@ from bertender.core.files import cache_directory
 from bertender.core.progress import progress_bar
 from bertender.models.classifier import model_inputs
 from bertender.text.batch import length_buckets
-from bertender.text.tokenizer import longest_input
+from bertender.text.tokenizer import longest_input, padding_of
 from bertender.training.checkpoint import cached_tensor
-from bertender.training.examples import Padding, TokenDataset
+from bertender.training.examples import TokenDataset
 from distill.augmentation.words import (
     LanguageModel,
     Material,
@@ -202,7 +202,7 @@ def questions_of(tokenizer: PreTrainedTokenizerBase, blanks: Sequence[Blank]) ->
     ]
     own_ids = [blank.own_id for blank in blanks]
     columns = {**tokens, "position": positions, "own_id": own_ids}
-    return TokenDataset(columns, Padding.of(tokenizer))
+    return TokenDataset(columns, padding_of(tokenizer))
 
 
 def _likeliest_words(

@@ -27,9 +27,9 @@ from bertender.core.findings import Findings
 from bertender.core.machine import is_main_process, wait_for_processes
 from bertender.models.families import padding_embedding
 from bertender.models.own_models import ExpectedModel, without_weights
-from bertender.text.tokenizer import longest_input
+from bertender.text.tokenizer import longest_input, padding_of
 from bertender.training.checkpoint import tensors_digest
-from bertender.training.examples import Padding, TensorBatch, TokenDataset
+from bertender.training.examples import TensorBatch, TokenDataset
 from bertender.training.loop import training_findings
 from bertender.training.steps import Objective
 from distill.distillation.config import MASK_PROBABILITY, VOCABULARY_SIZE, GeneralConfig
@@ -217,7 +217,7 @@ class OnCorpus(Distillation):
         longest = min(config.max_length, longest_input(tokenizer))
         if not self.method.student.own_vocabulary:
             rows = partial(pack_rows, tokenizer=tokenizer, max_length=longest)
-            padding = Padding.of(tokenizer)
+            padding = padding_of(tokenizer)
             if self.method.predicts_words:  # otherwise the tokenizer may lack a mask token
                 self.masking = MaskedLanguageModel(tokenizer, share, config.seed).masked_batch
         else:

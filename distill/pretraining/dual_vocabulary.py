@@ -13,7 +13,8 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 from bertender.text.batch import batched, tokens_of_words
-from bertender.training.examples import Padding, TensorBatch
+from bertender.text.tokenizer import Padding, padding_of
+from bertender.training.examples import TensorBatch
 from distill.losses.terms import MIXED_INPUTS, MIXED_TARGETS
 from distill.pretraining.corpus import PASSAGES_AT_ONCE
 from distill.pretraining.masking import Masking, step_generator
@@ -48,8 +49,7 @@ class MixedVocabulary:
     @property
     def padding(self) -> Padding:
         """Padding of rows."""
-        return Padding.of(
-            self.student,
+        return padding_of(self.student).with_others(
             **{
                 MIXED_INPUTS["input_ids"]: int(self.teacher.pad_token_id),
                 MIXED_INPUTS["attention_mask"]: 0,

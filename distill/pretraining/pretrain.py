@@ -29,9 +29,9 @@ from bertender.core.machine import is_main_process, wait_for_processes
 from bertender.models.families import check_positions, family_of, padding_embedding
 from bertender.models.own_models import OWN_MODELS, ExpectedModel, without_weights
 from bertender.text.batch import is_blank
-from bertender.text.tokenizer import load_tokenizer
+from bertender.text.tokenizer import load_tokenizer, padding_of
 from bertender.training.checkpoint import weights_digest
-from bertender.training.examples import Padding, TokenDataset
+from bertender.training.examples import TokenDataset
 from bertender.training.loop import TrainingReport, planned, train, training_findings
 from bertender.training.steps import Objective
 from distill.pretraining.config import (
@@ -171,7 +171,7 @@ def pretrain(passages: Iterable[str], config: PretrainConfig, out: Path) -> Arti
                         part, tokenizer, max_length, config.seed, config.packing
                     ),
                     work / f"rows-{max_length}" / str(number),
-                    Padding.of(tokenizer),
+                    padding_of(tokenizer),
                     run=CONSECUTIVE_PASSAGES,
                 )
                 for number, each in enumerate(languages)

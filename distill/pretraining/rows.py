@@ -14,7 +14,8 @@ from transformers import PreTrainedTokenizerBase
 from bertender.core.build_once import directory_once
 from bertender.core.errors import DataError
 from bertender.text.batch import batched
-from bertender.training.examples import Padding, TokenDataset
+from bertender.text.tokenizer import Padding
+from bertender.training.examples import TokenDataset
 from distill.pretraining.config import DOC_SENTENCES, FULL_SENTENCES
 from distill.pretraining.corpus import (
     HELD_OUT_EVERY,

@@ -25,7 +25,8 @@ from torch import nn
 from transformers import PreTrainedTokenizerBase
 
 from bertender.core.errors import ConfigError
-from bertender.training.examples import Padding, TensorBatch, TokenDataset
+from bertender.text.tokenizer import padding_of
+from bertender.training.examples import TensorBatch, TokenDataset
 from bertender.training.steps import LossParts, Objective
 from distill.pretraining.config import PretrainConfig
 from distill.pretraining.masking import step_generator, word_marks
@@ -216,7 +217,7 @@ class Resegmented:
         self.segmenter = segmenter
         self.seed = seed
         self.max_length = max_length
-        self.padding = TokenDataset({"input_ids": []}, Padding.of(tokenizer))
+        self.padding = TokenDataset({"input_ids": []}, padding_of(tokenizer))
 
     def __call__(self, model: nn.Module, batch: TensorBatch, step: int) -> LossParts:
         if step < HELD_OUT_STEP:

@@ -15,7 +15,8 @@ from bertender.models.classifier import Classifier
 from bertender.problems.problem import Outputs
 from bertender.problems.single_label_classification import SingleLabelClassification
 from bertender.text.batch import Batch, BatchLimits, Example, length_buckets, plan_batches
-from bertender.training.examples import Padding, TokenDataset
+from bertender.text.tokenizer import Padding
+from bertender.training.examples import TokenDataset
 from bertender.training.heads.head import ROWS
 from distill.teachers.outputs import LOGITS, STATES, teacher_outputs
 from serve.backend.batches import BucketedClassifier

@@ -15,9 +15,10 @@ import torch
 from transformers import BertConfig, BertForMaskedLM, BertTokenizerFast, PreTrainedModel
 
 from bertender.core.build_once import work_directory
+from bertender.text.tokenizer import padding_of
 from bertender.training import checkpoint
 from bertender.training.config import TrainingConfig
-from bertender.training.examples import Padding, TensorBatch, TokenDataset
+from bertender.training.examples import TensorBatch, TokenDataset
 from bertender.training.loop import train
 from bertender.training.steps import LossParts, Objective
 from distill.finetuning.finetune import label_objective
@@ -59,7 +60,7 @@ def toy_examples() -> TokenDataset:
     """The toy task, tokenised."""
     task, tokenizer = toy_task(), tiny_tokenizer()
     tokens = tokenizer(toy_texts())
-    return TokenDataset({**tokens, "labels": task.train.label_ids}, Padding.of(tokenizer))
+    return TokenDataset({**tokens, "labels": task.train.label_ids}, padding_of(tokenizer))
 
 
 def classification() -> Start:

@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 from bertender.core.errors import ConfigError
 from bertender.metrics.targets import NO_LABEL
 from bertender.problems.sentence_embedding import SENTENCE_EMBEDDING
+from bertender.text.tokenizer import Padding
 from bertender.training.config import TrainingConfig
-from bertender.training.examples import Padding, TensorBatch, TokenDataset
+from bertender.training.examples import TensorBatch, TokenDataset
 from bertender.training.heads import head_of
 from bertender.training.heads.head import Part, divisor, parts_of_a_batch
 from bertender.training.loop import planned, train

@@ -17,8 +17,8 @@ from transformers import (
 
 from bertender.models.classifier import input_names, model_inputs
 from bertender.text.batch import Tokenize
-from bertender.text.tokenizer import load_tokenizer
-from bertender.training.examples import Padding, TokenDataset
+from bertender.text.tokenizer import Padding, load_tokenizer, padding_of
+from bertender.training.examples import TokenDataset
 from tests.distill.architectures import save_teacher
 from tests.training.runs import toy_examples
 
@@ -75,8 +75,8 @@ def test_padding_is_the_tokenizers(tmp_path: Path) -> None:
     """In front, with a segment of its own, as XLNet's: what `Tokenize` does, column by column."""
     tokenizer = load_tokenizer(save_teacher("xlnet", tmp_path))
     texts = ["apple", "hammer saw drill"]
-    examples = TokenDataset(tokenizer(texts).data, Padding.of(tokenizer))
-    assert examples.padding == Padding(tokenizer.pad_token_id, segment_id=3, left=True)
+    examples = TokenDataset(tokenizer(texts).data, padding_of(tokenizer))
+    assert examples.padding == Padding(tokenizer.pad_token_id, type_id=3, side="left")
     batch = examples.collate([examples[0], examples[1]])
     expected = Tokenize(tokenizer)([(text,) for text in texts]).arrays
     assert {name: tensor.tolist() for name, tensor in batch.items()} == {
@@ -87,7 +87,7 @@ def test_padding_is_the_tokenizers(tmp_path: Path) -> None:
 
 def test_what_is_made_of_examples_pads_as_they_do() -> None:
     columns = {"input_ids": [[5], [6, 7]], "attention_mask": [[1], [1, 1]]}
-    examples = TokenDataset(columns, Padding(3, left=True))
+    examples = TokenDataset(columns, Padding(3, side="left"))
     more = examples.with_columns(labels=[0, 1]).where([True, True])
     assert more.padding == examples.padding
     assert more.collate([more[0], more[1]])["input_ids"].tolist() == [[3, 5], [6, 7]]

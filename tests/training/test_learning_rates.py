@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from bertender.text.tokenizer import Padding
 from bertender.training.config import TrainingConfig
-from bertender.training.examples import Padding, TensorBatch, TokenDataset
+from bertender.training.examples import TensorBatch, TokenDataset
 from bertender.training.loop import train
 from bertender.training.optimizers import Rates
 from bertender.training.steps import LossParts

@@ -13,7 +13,8 @@ from torch.utils.data import DataLoader
 
 from bertender.core import files as atomic
 from bertender.core.errors import DataError
-from bertender.training.examples import Padding, TokenDataset
+from bertender.text.tokenizer import Padding
+from bertender.training.examples import TokenDataset
 from distill.pretraining.rows import stored
 from tests.forked import start
 
