@@ -47,7 +47,7 @@ def control_lines(findings: Findings) -> list[str]:
             f"the control {control.constant.words}: it has learned nothing to compare with. Try "
             "another learning_rate, or more epochs"
         )
-    if control.choice is not None and control.choice < control.control_choice:
+    if control.choice < control.control_choice:
         makes = f"`{flags} --epochs {control.epochs}` makes with the same other settings"
         if of_file:
             makes = "`bertender finetune` makes of the file's hard labels"
@@ -187,10 +187,10 @@ def pruning_lines(findings: Findings) -> list[str]:
 
 
 def _vocabulary(findings: VocabularyFindings) -> str:
-    before, after, whole = findings.before, findings.after, findings.whole_words
-    words = "" if whole is None else f"{whole:.1%} of the words of held-out texts stay whole; these"
+    before, after = findings.before, findings.after
     return (
-        f"vocabulary: {after.entries} of {before.entries} tokens; {words or 'held-out texts'} have "
+        f"vocabulary: {after.entries} of {before.entries} tokens; {findings.whole_words:.1%} of "
+        "the words of held-out texts stay whole; these have "
         f"{after.pieces_per_text:.1f} tokens ({before.pieces_per_text:.1f} before), "
         f"{after.unknown:.2%} unknown ({before.unknown:.2%})"
     )
@@ -198,7 +198,7 @@ def _vocabulary(findings: VocabularyFindings) -> str:
 
 def _speed(latency: LatencyFindings) -> str:
     measured, load, machine = latency.measured, latency.table.load, latency.table.machine_load
-    noise = f"; NOISY: {machine} while the parts were timed" if machine and machine.noisy else ""
+    noise = f"; NOISY: {machine} while the parts were timed" if machine.noisy else ""
     return (
         f"{measured.value:.2f}x as fast as unpruned [{measured.low:.2f}, "
         f"{measured.high:.2f}], {latency.predicted:.2f}x foretold, {latency.target:g}x asked "
@@ -256,7 +256,7 @@ def quantization_lines(findings: Findings) -> list[str]:
             f"sums of {sums.products} products, each on its own inputs, are off from exact ones by "
             f"{sums.largest_deviation:.2g} of the largest at most"
         )
-    if (check := found.product_check) and check.worst:
+    if (check := found.product_check).worst:
         node, likeness = next(iter(check.worst.items()))
         figures = ", ".join(
             f"{name.replace('_', ' ')} {value:.4g}" for name, value in likeness.figures.items()

@@ -373,7 +373,7 @@ def _of_several_answers(scores: ScoreFindings, task: Task) -> Iterator[tuple[Tas
     constant = scores.constant.metric if scores.constant else None
     for name in task.problem.heads:
         metric = _metric_of(task, name)
-        if metric != constant and (found := (scores.scores or {}).get(metric)) is not None:
+        if metric != constant and (found := scores.scores.get(metric)) is not None:
             yield task.of_head(name), found
 
 

@@ -38,12 +38,8 @@ class ConstantFindings(Part):
     label: str
     share: float = Field(description="of the true labels that it is")
     n: int = Field(description="true labels: one a text, or one a word where words have labels")
-    metric: str | None = Field(
-        None, description="that of the task, or of its head that predicts so; None in older cards"
-    )
-    score: float | None = Field(
-        None, description="by that metric; None in older cards, and where it reads logits"
-    )
+    metric: str = Field(description="that of the task, or of its head that predicts so")
+    score: float | None = Field(None, description="by that metric; None where it reads logits")
 
     @property
     def words(self) -> str:
@@ -59,10 +55,8 @@ class ScoreFindings(Part):
     undefined: str | None = Field(
         None, description="why that metric says nothing about these texts, where its value is 0"
     )
-    scores: dict[str, float] | None = Field(
-        None,
-        description="held-out, by every metric of the problem type that says something; of earlier "
-        "cards not recorded",
+    scores: dict[str, float] = Field(
+        description="held-out, by every metric of the problem type that says something"
     )
     score_before: float | None = Field(
         None, description="held-out, of the model that the artifact was made from"
@@ -103,14 +97,11 @@ class ControlFindings(Part):
     score: float = Field(description="of the better one, held-out")
     gain: Gain = Field(description="of the student over it")
     n: int = Field(description="held-out texts")
-    choice: float | None = Field(
-        None,
-        description="score of the student on the validation texts; of earlier cards not recorded",
-    )
+    choice: float = Field(description="score of the student on the validation texts")
     teacher_layers: str | None = Field(
         None,
-        description="that it starts from, as the setting has them; of earlier cards, and of "
-        "students that start from all layers or none, not recorded",
+        description="that it starts from, as the setting has them; of students that start from all "
+        "layers or none not recorded",
     )
     equal_epochs: int = Field(
         description="epochs on labels alone that cost as much as the distillation; where they are "
@@ -252,9 +243,7 @@ class VocabularyFindings(Part):
 
     before: VocabularyReading
     after: VocabularyReading
-    whole_words: float | None = Field(
-        None, description="share of the words whose tokens all stay; None in older cards"
-    )
+    whole_words: float = Field(description="share of the words whose tokens all stay")
 
 
 class LatencyLoad(Part):
@@ -280,9 +269,7 @@ class LatencyTimes(Part):
     attention: tuple[PartTimes, ...] = Field(description="by heads, up to the norm behind it")
     feed_forward: tuple[PartTimes, ...] = Field(description="by neurons, up to the norm behind it")
     rest_ms: tuple[float, ...] = Field(description="of a run outside the layers, a turn each")
-    machine_load: MachineLoad | None = Field(
-        None, description="while it was timed; of earlier tables not recorded"
-    )
+    machine_load: MachineLoad = Field(description="while it was timed")
 
 
 class LatencyFindings(Part):
@@ -384,10 +371,8 @@ class QuantizationFindings(Part):
     saturation: SaturationFindings | None = Field(
         None, description="None where this machine is not such a target"
     )
-    product_check: ProductCheck | None = Field(None, description="of earlier cards not recorded")
-    largest_difference_between_products: float | None = Field(
-        None, description="of a tensor between products; of earlier cards not recorded"
-    )
+    product_check: ProductCheck
+    largest_difference_between_products: float = Field(description="of a tensor between products")
     ranges: dict[str, tuple[float, float]] = Field(
         {}, description="of static activations, by the tensor's name"
     )
@@ -404,8 +389,8 @@ Epochs = tuple[dict[str, float], ...]
 class EarlierPhase(Part):
     """A phase of a run before its last one."""
 
-    name: str | None = Field(None, description="of an encoder in earlier cards not recorded")
-    steps: int | None = Field(None, description="of earlier cards not recorded")
+    name: str
+    steps: int
     losses: Losses
     epochs: Epochs = ()
 
@@ -429,7 +414,7 @@ class OtherTask(Part):
 class TrainingFindings(Part):
     """A run of training. Steps, losses and epochs are those of its last phase."""
 
-    steps: int | None = Field(None, description="of earlier cards not always known")
+    steps: int
     losses: Losses
     epochs: Epochs
     kept_epoch: int | None = Field(

@@ -468,9 +468,7 @@ def check_same_shape(
             f"trains one of {family!r}. Choose an objective of its own family."
         )
     for field in MUST_AGREE:
-        # fields missing in an older card had today's defaults
-        default = type(config).model_fields[field].default
-        own, theirs = getattr(config, field), shallow.get(field, default)
+        own, theirs = getattr(config, field), shallow[field]
         if own != theirs:
             raise ConfigError(
                 f"{field}={own}: {name} has {field}={theirs}, and only the depth can grow. Give "

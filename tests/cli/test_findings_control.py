@@ -58,19 +58,20 @@ def test_one_sentence_reports_whether_distilling_paid(case: str) -> None:
         score=0.8,
         gain=Gain(value=value, low=low, high=high),
         n=100,
+        choice=0.8,
         equal_epochs=equal,
         runs=tuple(ControlRun(epochs=each, score=0.8) for each in lengths),
     )
     assert control_lines(Findings(control=findings)) == [sentence]
 
 
-@pytest.mark.parametrize(("choice", "count"), [(None, 1), (0.75, 2), (0.8, 1), (0.85, 1)])
+@pytest.mark.parametrize(("choice", "count"), [(0.75, 2), (0.8, 1), (0.85, 1)])
 @pytest.mark.parametrize(
     ("layers", "flags"),
     [(None, "--method hard"), ("first", "--method hard --teacher-layers first")],
 )
 def test_the_texts_to_choose_by_may_take_the_control(
-    choice: float | None, count: int, layers: str | None, flags: str
+    choice: float, count: int, layers: str | None, flags: str
 ) -> None:
     findings = ControlFindings(
         epochs=8,
@@ -101,9 +102,10 @@ def test_a_control_that_learned_nothing_is_said() -> None:
         score=0.5,
         gain=Gain(value=30.0, low=25.0, high=35.0),
         n=100,
+        choice=0.8,
         equal_epochs=1,
         runs=(ControlRun(epochs=1, score=0.5),),
-        constant=ConstantFindings(label="tool", share=0.5, n=100),
+        constant=ConstantFindings(label="tool", share=0.5, n=100, metric="accuracy"),
     )
     gave, stuck = control_lines(Findings(control=findings))
     assert gave.startswith("distilling gave +30.0")

@@ -17,7 +17,7 @@ ROUND: dict[str, Any] = {
 READINGS = {
     name: {"entries": entries, "pieces_per_text": 20.5, "unknown": 0.0}
     for name, entries in (("before", 900), ("after", 300))
-}
+} | {"whole_words": 0.95}
 
 
 def lines_of(pruning: dict[str, Any], **others: Any) -> list[str]:
@@ -36,7 +36,10 @@ def test_the_lines_say_what_is_left_and_what_it_scores() -> None:
     )
     assert first == "score 0.75, 0.5 before recovery, 0.9 unpruned"
     assert second == "heads by layer: 1, 1; neurons: 4, 4"
-    assert third.startswith("vocabulary: 300 of 900 tokens; held-out texts have 20.5 tokens (20.5")
+    assert third.startswith(
+        "vocabulary: 300 of 900 tokens; 95.0% of the words of held-out texts stay whole; these "
+        "have 20.5 tokens (20.5"
+    )
     assert len(rest) == 3, "a map of the first round's scores"
 
 
@@ -51,6 +54,7 @@ def test_a_target_is_told_beside_what_was_reached() -> None:
             "attention": [],
             "feed_forward": [],
             "rest_ms": [],
+            "machine_load": {"other_work": 0.0, "steal": 0.0},
         },
     }
     lines = lines_of({"unpruned": 0.9, "rounds": [ROUND], "latency": speed})
@@ -71,11 +75,11 @@ def test_other_artifacts_and_plain_vocabularies_have_fewer_lines() -> None:
 
 
 def test_scores_apart_are_told_beside_the_held_out_ones() -> None:
-    apart = {"chosen_on": "selection", "score": 0.7, "score_before": 0.8}
+    apart = {"chosen_on": "selection", "score": 0.7, "score_before": 0.8, "scores": {}}
     pruning = {"unpruned": 0.9, "rounds": [ROUND]}
     first, *_ = lines_of(pruning, scores=apart)
     assert first.endswith(
         "0.9 unpruned, on validation texts; held-out, read once: 0.7, 0.8 unpruned"
     )
-    same = {"chosen_on": "dev", "score": 0.7, "score_before": 0.8}
+    same = {**apart, "chosen_on": "dev"}
     assert lines_of(pruning, scores=same)[0].endswith("0.9 unpruned")

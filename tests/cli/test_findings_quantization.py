@@ -22,6 +22,8 @@ FOUND = {
         "worst": "/a",
         "allowed": 0.001,
     },
+    "product_check": {"checked": 29, "worst": {}},
+    "largest_difference_between_products": 0.0,
 }
 
 
@@ -52,7 +54,7 @@ def test_scores_and_the_sensitivity_table() -> None:
     table = {f"/{letter}": 1.0 / place for place, letter in enumerate("bacdefgh", start=1)}
     returned = {"/b": "returned to float: number 1"}
     sensitivity = {"by_node": table, "drops": [1.5, 0.1], "returned": returned}
-    scores = {"chosen_on": "dev", "score_before": 0.91, "score": 0.9}
+    scores = {"chosen_on": "dev", "score_before": 0.91, "score": 0.9, "scores": {}}
     _, _, score, title, *rows = lines_of({**FOUND, "sensitivity": sensitivity}, scores=scores)
     assert score == "score 0.91 before, 0.9 now"
     assert title == "most sensitive parts:"
@@ -88,7 +90,13 @@ def test_what_was_tried_before() -> None:
 )
 def test_where_a_drop_was_judged(chosen_on: str, said: str) -> None:
     choice = {"before": 0.95, "after": 0.94, "n": 40}
-    scores = {"score_before": 0.91, "score": 0.9, "chosen_on": chosen_on, "choice": choice}
+    scores = {
+        "score_before": 0.91,
+        "score": 0.9,
+        "scores": {},
+        "chosen_on": chosen_on,
+        "choice": choice,
+    }
     line = lines_of(FOUND, scores=scores)[2]
     assert line.startswith("score 0.91 before, 0.9 now")
     assert said in line and ("held-out, read once" in line) is bool(said)

@@ -60,7 +60,7 @@ def test_cells_are_no_markup(capsys: pytest.CaptureFixture[str]) -> None:
     assert "[red]not a colour[/red]" in capsys.readouterr().out
 
 
-UNTRAINED: dict[str, Any] = {"losses": [], "epochs": []}
+UNTRAINED: dict[str, Any] = {"steps": 1, "losses": [], "epochs": []}
 BESIDE = {"artifact": "out-rte", "epochs": [{"accuracy": 0.625}]}
 
 
@@ -82,14 +82,14 @@ class Shown:
         Shown(
             {
                 "training": {**UNTRAINED, "epochs": [{"accuracy": 0.75}]},
-                "scores": {"chosen_on": "selection", "score": 0.625},
+                "scores": {"chosen_on": "selection", "score": 0.625, "scores": {}},
             },
             "validation after the last epoch: accuracy 0.75\n  held-out, read once: 0.625",
         ),
         Shown(
             {
                 "training": {**UNTRAINED, "epochs": [{"f1": 0.5}]},
-                "scores": {"chosen_on": "dev", "score": 0.5},
+                "scores": {"chosen_on": "dev", "score": 0.5, "scores": {}},
             },
             "held-out after the",
         ),

@@ -79,7 +79,8 @@ def test_nothing_is_said_of_what_is_sound(task: Task, true: Any, predicted: Any)
     ids=["halves", "quarters", "most", "few texts", "skewed", "worth nothing", "few others"],
 )
 def test_what_is_a_fault(share: float, n: int, score: float, fault: bool) -> None:
-    assert is_fault(ConstantFindings(label="a", share=share, n=n, score=score)) is fault
+    found = ConstantFindings(label="a", share=share, n=n, metric="matthews", score=score)
+    assert is_fault(found) is fault
 
 
 def test_of_a_sound_teacher_few_texts_are_read() -> None:

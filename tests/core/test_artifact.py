@@ -49,7 +49,7 @@ def names_in(directory: Path) -> set[str]:
 
 
 def test_written_and_read(tmp_path: Path) -> None:
-    findings = Findings(parameters=7, scores=ScoreFindings(chosen_on="dev", score=0.5))
+    findings = Findings(parameters=7, scores=ScoreFindings(chosen_on="dev", score=0.5, scores={}))
     artifact = write(tmp_path / "deep" / "model", findings=findings, precision="int8")
     card = artifact.card
     assert card.files.keys() == FILES.keys()

@@ -191,7 +191,7 @@ def test_a_model_that_is_no_better_than_one_answer_is_said(
     chance = 0.0 if floor.undefined else floor.high
     for score, is_said in ((chance - 0.01, True), (chance + 0.01, False)):
         caplog.clear()
-        scores = ScoreFindings(chosen_on="dev", score=score)
+        scores = ScoreFindings(chosen_on="dev", score=score, scores={})
         check_varied(scores, task, FinetuneConfig(), ("epochs",), "more epochs")
         assert ("next to nothing. Try more epochs" in caplog.text) is is_said
 

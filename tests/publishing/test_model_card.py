@@ -41,7 +41,7 @@ def with_card(artifact: Artifact, **changes: object) -> Artifact:
 
 
 def found(**changes: Any) -> Findings:
-    scores = {"chosen_on": "selection", "score": 0.8, **changes}
+    scores = {"chosen_on": "selection", "score": 0.8, "scores": {}, **changes}
     return Findings(scores=ScoreFindings(**scores), lengths=LENGTHS)
 
 
@@ -63,7 +63,7 @@ def test_a_score_has_its_interval_and_number(teacher: Artifact) -> None:
     assert "2 of 300 training texts are longer than 32 tokens and were cut" in text
     (model,) = metadata(text)["model-index"]
     assert model["results"][0]["metrics"][0]["value"] == 0.8
-    skewed = ConstantFindings(label="tool", share=0.8, n=100)
+    skewed = ConstantFindings(label="tool", share=0.8, n=100, metric="accuracy")
     flattered = with_card(made, findings=found(chosen_on="dev", constant=skewed))
     text = model_card(flattered, ModelCardConfig())
     assert "these same texts, which flatters the score" in text

@@ -20,6 +20,7 @@ from bertender.core.errors import (
     ParityError,
     UnknownNameError,
 )
+from bertender.core.findings import ProductCheck
 from bertender.models.classifier import onnx_file, open_classifier
 from bertender.models.families import FAMILIES
 from bertender.recipes.stages import STAGES
@@ -186,7 +187,8 @@ def test_answers_that_move_too_far_are_refused_and_gone(
         onnx.save(model, target)
         return written
 
-    monkeypatch.setattr(quantizer, "check_products", lambda findings: None)  # it would be the first
+    unchecked = ProductCheck(checked=0, worst={})  # it would be the first
+    monkeypatch.setattr(quantizer, "check_products", lambda findings: unchecked)
     monkeypatch.setattr(WRITERS[scheme], "write", write_negated)
     with pytest.raises(ParityError, match="int8 does not agree with"):
         quantize(source_of(scheme, sources), task, config_of(scheme), tmp_path / "int8")

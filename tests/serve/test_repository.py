@@ -18,7 +18,7 @@ from onnx.external_data_helper import set_external_data
 
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ArtifactError, DamagedArtifactError, ModelError
-from bertender.core.findings import QuantizationFindings
+from bertender.core.findings import ProductCheck, QuantizationFindings
 from serve import repository
 from serve.config import SERVED_RUNTIMES, ServeCommandConfig, ServeConfig
 from serve.repository import check_written, is_repository, write_repository
@@ -76,7 +76,14 @@ def test_7_bit_and_float_products_are_added_exactly_everywhere(
 
 
 def quantized(target: str) -> QuantizationFindings:
-    return QuantizationFindings(target=target, products=1, operators={}, float_nodes={})
+    return QuantizationFindings(
+        target=target,
+        products=1,
+        operators={},
+        float_nodes={},
+        product_check=ProductCheck(checked=1, worst={}),
+        largest_difference_between_products=0.0,
+    )
 
 
 def test_a_repository_is_replaced(onnx_artifact: Artifact, tmp_path: Path) -> None:

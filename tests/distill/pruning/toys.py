@@ -11,7 +11,7 @@ from transformers import (
 )
 
 from bertender.core.findings import LatencyLoad
-from bertender.core.machine import Speedup
+from bertender.core.machine import MachineLoad, Speedup
 from bertender.models.families import encoder_layers, family_of
 from bertender.models.own_models import PRUNABLE, head_size, heads_of, neurons_of
 from distill.pruning.cutting import Remaining
@@ -82,6 +82,7 @@ def made_up_table(heads: int = 4, neurons: int = 64, **changes: Any) -> LatencyT
         "attention": points(heads, 0.5),
         "feed_forward": points(neurons, 1 / 16),
         "rest_ms": (1.0,),
+        "machine_load": MachineLoad(other_work=0.0, steal=0.0),
     }
     return LatencyTable.model_validate({**parts, **changes})
 
