@@ -69,9 +69,7 @@ class CorpusText:
     path: None = None
 
     def check(self) -> None:
-        from distill.pretraining.corpus import open_corpus
-
-        open_corpus(self.corpus.source, self.corpus.text_column)
+        self.corpus.opened()
 
     def digest(self) -> str:
         from distill.pretraining.corpus import survey

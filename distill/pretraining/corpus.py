@@ -41,13 +41,35 @@ CORPORA: Mapping[str, Callable[[], Iterable[str]]] = {"docs": docs_corpus}
 
 @dataclass(frozen=True)
 class Corpus:
-    """Passages of a corpus; each iteration reads it again."""
+    """Passages of a corpus, with an empty one after each document; each iteration reads it again.
+
+    Args:
+        source: "docs", text files (a blank line ends a document), Parquet files or hub data sets
+            (a row is a document); several by commas.
+        text_column: column of the text in Parquet files and hub data sets.
+    """
 
     source: str
     text_column: str = "text"
 
     def __iter__(self) -> Iterator[str]:
-        return read_corpus(self.source, self.text_column)
+        """Yield the passages.
+
+        Raises:
+            ConfigError, HubUnreachableError: as in `opened`, before files are read.
+            DataError: a file is damaged, is not UTF-8, or has no such column.
+        """
+        for passages in self.opened():
+            yield from passages
+
+    def opened(self) -> list[Iterator[str]]:
+        """Return the passages of each part; no file is read yet.
+
+        Raises:
+            ConfigError: a part is neither a named corpus, nor a file, nor a data set.
+            HubUnreachableError: no reachable hub has a data set.
+        """
+        return [_open_part(part.source, part.text_column) for part in self.parts()]
 
     def parts(self) -> list[Corpus]:
         """Return its comma-separated parts as corpora."""
@@ -88,33 +110,6 @@ class Watched:
     def __iter__(self) -> Iterator[str]:
         total = self.surveyed.passages + self.surveyed.documents
         return track(self.passages, self.description, total, every=PASSAGES_AT_ONCE)
-
-
-def read_corpus(source: str, text_column: str = "text") -> Iterator[str]:
-    """Yield the passages of a corpus, and an empty one after each document.
-
-    Args:
-        source: "docs", text files (a blank line ends a document), Parquet files or hub data sets
-            (a row is a document); several by commas.
-        text_column: column of the text in Parquet files and hub data sets.
-
-    Raises:
-        ConfigError: a name is none of these; raised before files are read.
-        DataError: a file is damaged, is not UTF-8, or has no such column.
-        HubUnreachableError: no reachable hub has a data set.
-    """
-    for passages in open_corpus(source, text_column):
-        yield from passages
-
-
-def open_corpus(source: str, text_column: str = "text") -> list[Iterator[str]]:
-    """Return the passages of each part of a corpus; no file is read yet.
-
-    Raises:
-        ConfigError: a part is neither a named corpus, nor a file, nor a data set.
-        HubUnreachableError: no reachable hub has a data set.
-    """
-    return [_open_part(name.strip(), text_column) for name in source.split(",")]
 
 
 def survey(passages: Iterable[str]) -> Survey:

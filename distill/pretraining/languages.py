@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from bertender.core.errors import ConfigError
 from bertender.core.findings import LanguageShare
 from distill.pretraining.config import PretrainConfig
-from distill.pretraining.corpus import Corpus, Survey, Watched, open_corpus, survey
+from distill.pretraining.corpus import Corpus, Survey, Watched, survey
 from distill.pretraining.rows import StoredTokens
 
 DECIMALS = 9
@@ -67,7 +67,7 @@ def languages_of(passages: Iterable[str], config: PretrainConfig) -> tuple[Langu
                 f"language_alpha={config.language_alpha}: these passages have no languages. Give a "
                 "corpus of several parts by commas, a language each."
             )
-        open_corpus(passages.source, passages.text_column)  # all parts exist
+        passages.opened()  # all parts exist
         parts = [(part.source, part) for part in passages.parts()]
     languages = tuple(Language(name, part, survey(part)) for name, part in parts)
     for language in languages:

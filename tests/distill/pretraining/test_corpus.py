@@ -21,7 +21,6 @@ from distill.pretraining.corpus import (
     PASSAGES_AT_ONCE,
     READERS,
     Corpus,
-    read_corpus,
     survey,
 )
 from distill.pretraining.rows import pack_rows, part_of
@@ -61,7 +60,7 @@ WRITERS: dict[str, Callable[[Path, Documents], None]] = {
 def test_lines_are_passages_and_documents_end(tmp_path: Path, ending: str) -> None:
     path = tmp_path / f"corpus{ending}"
     WRITERS[ending](path, DOCUMENTS)
-    assert list(read_corpus(str(path))) == PASSAGES
+    assert list(Corpus(str(path))) == PASSAGES
 
 
 @pytest.mark.parametrize("newline", ["\n", "\r\n"])
@@ -71,7 +70,7 @@ def test_blank_lines_are_one_mark_and_none_at_the_beginning(
 ) -> None:
     path = tmp_path / "corpus.txt"
     path.write_bytes(around.encode() + as_text(DOCUMENTS, newline) + around.encode())
-    assert list(read_corpus(str(path))) == PASSAGES
+    assert list(Corpus(str(path))) == PASSAGES
 
 
 def test_several_files_are_read_in_order_and_each_ends_a_document(tmp_path: Path) -> None:
@@ -79,7 +78,7 @@ def test_several_files_are_read_in_order_and_each_ends_a_document(tmp_path: Path
         WRITERS[ending](tmp_path / f"{place}{ending}", [["one", f"file {place}"]])
     files = ", ".join(str(tmp_path / f"{place}{ending}") for place, ending in enumerate(READERS))
     expected = [text for place in range(len(READERS)) for text in ("one", f"file {place}", "")]
-    assert list(read_corpus(files)) == expected
+    assert list(Corpus(files)) == expected
 
 
 def test_a_corpus_is_read_anew_every_time(tmp_path: Path) -> None:
@@ -90,7 +89,7 @@ def test_a_corpus_is_read_anew_every_time(tmp_path: Path) -> None:
 
 def test_a_corpus_by_name_is_read_from_its_row(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(CORPORA, "docs", lambda: ["a passage", "another"])
-    assert list(read_corpus("docs")) == ["a passage", "another", ""]
+    assert list(Corpus("docs")) == ["a passage", "another", ""]
 
 
 ODD = "\ufefffirst\u2028line\x85still\x0cthe same\r\nsecond\n\u200b\nanother document"
@@ -106,20 +105,20 @@ def test_no_character_but_lf_ends_a_line(tmp_path: Path, ending: str) -> None:
     else:
         path.write_bytes(lzma.compress(text) if ending == ".txt.xz" else text)
     first = "first\u2028line\x85still\x0cthe same"
-    assert list(read_corpus(str(path))) == [first, "second", "", "another document", ""]
+    assert list(Corpus(str(path))) == [first, "second", "", "another document", ""]
 
 
 def test_a_column_that_is_not_the_text_hinders_nothing(tmp_path: Path) -> None:
     beyond = pyarrow.array([2**62], pyarrow.timestamp("us"))
     table = pyarrow.table({"text": ["one"], "made": beyond, "vector": [[0.5] * 900]})
     pyarrow.parquet.write_table(table, tmp_path / "a.parquet")
-    assert list(read_corpus(str(tmp_path / "a.parquet"))) == ["one", ""]
+    assert list(Corpus(str(tmp_path / "a.parquet"))) == ["one", ""]
 
 
 def test_a_column_of_another_name(tmp_path: Path) -> None:
     table = pyarrow.table({"body": ["one\ntwo"], "text": ["other"]})
     pyarrow.parquet.write_table(table, tmp_path / "a.parquet")
-    assert list(read_corpus(str(tmp_path / "a.parquet"), "body")) == ["one", "two", ""]
+    assert list(Corpus(str(tmp_path / "a.parquet"), "body")) == ["one", "two", ""]
 
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -131,7 +130,7 @@ def test_very_long_lines_come_in_parts(tmp_path: Path, lines: list[str]) -> None
     path.write_text(text, encoding="utf-8")
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(corpus_files, "LONGEST_LINE_BYTES", 16)
-        passages = list(read_corpus(str(path)))
+        passages = list(Corpus(str(path)))
     assert "".join("".join(passages).split()) == "".join(text.split())
     assert passages.count("") == 1 and passages[-1] == ""
     assert max(len(passage.encode()) for passage in passages) <= 32
@@ -143,7 +142,7 @@ def test_reading_holds_no_more_than_a_little(tmp_path: Path) -> None:
     path.write_text("some words of a line\n" * 50_000 + "words " * 700_000)
     tracemalloc.start()
     try:
-        count = sum(1 for _ in read_corpus(str(path)))
+        count = sum(1 for _ in Corpus(str(path)))
         peak_bytes = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
@@ -169,7 +168,7 @@ def test_bad_corpora_are_refused(case: str, tmp_path: Path) -> None:
         packed = name.endswith(".xz") and content != b"plain\n"
         (tmp_path / name).write_bytes(lzma.compress(content) if packed else content)
     with pytest.raises(error, match=message):
-        list(read_corpus(str(tmp_path / name)))
+        list(Corpus(str(tmp_path / name)))
 
 
 @pytest.mark.parametrize("keep", [0.5, 0.02])
@@ -179,7 +178,7 @@ def test_a_damaged_archive_is_refused(tmp_path: Path, keep: float) -> None:
     path = tmp_path / "cut.txt.xz"
     path.write_bytes(whole[: int(len(whole) * keep)])
     with pytest.raises(DataError, match=r"cut\.txt\.xz: damaged or unreadable"):
-        list(read_corpus(str(path)))
+        list(Corpus(str(path)))
 
 
 def test_a_damaged_parquet_file_is_refused(tmp_path: Path) -> None:
@@ -190,21 +189,21 @@ def test_a_damaged_parquet_file_is_refused(tmp_path: Path) -> None:
     content[4:2000] = bytes(1996)
     path.write_bytes(content)
     with pytest.raises(DataError, match=r"broken\.parquet, after row 0: damaged"):
-        list(read_corpus(str(path)))
+        list(Corpus(str(path)))
 
 
 def test_a_missing_column_is_named_beside_those_that_there_are(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     write_parquet(path, DOCUMENTS)
     with pytest.raises(DataError, match=r"no column 'texts'. Did you mean 'text'\? .*'id', 'text'"):
-        list(read_corpus(str(path), "texts"))
+        list(Corpus(str(path), "texts"))
     with pytest.raises(DataError, match=r"a\.parquet, row 1: '0' is of type int, not text"):
-        list(read_corpus(str(path), "id"))
+        list(Corpus(str(path), "id"))
 
 
 def test_a_near_name_is_proposed() -> None:
     with pytest.raises(ConfigError, match="Did you mean 'docs'"):
-        list(read_corpus("doc"))
+        list(Corpus("doc"))
 
 
 @pytest.mark.parametrize(
@@ -222,7 +221,7 @@ def test_no_file_is_read_when_one_of_them_is_wrong(
     write_parquet(tmp_path / "a.parquet", DOCUMENTS)
     other = second if "/" in second else tmp_path / second
     with pytest.raises(error):
-        next(read_corpus(f"{tmp_path / 'a.txt'},{other}", column))
+        next(iter(Corpus(f"{tmp_path / 'a.txt'},{other}", column)))
 
 
 def test_the_survey_tells_documents_apart() -> None:

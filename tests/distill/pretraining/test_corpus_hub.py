@@ -11,7 +11,7 @@ from huggingface_hub import constants
 
 from bertender.core.errors import ConfigError, DataError, HubUnreachableError
 from distill.pretraining import corpus as corpus_hub
-from distill.pretraining.corpus import Corpus, read_corpus
+from distill.pretraining.corpus import Corpus
 
 ROWS = ({"text": "one\n\ntwo", "id": 1}, {"text": " ", "id": 2}, {"text": "three", "id": 3})
 
@@ -46,23 +46,23 @@ def test_offline_it_is_refused_at_once(asked: list[Any], monkeypatch: pytest.Mon
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     said = "corpus 'owner/name' is not a file, and no reachable hub"
     with pytest.raises(HubUnreachableError, match=said):
-        next(read_corpus("owner/name"))
+        next(iter(Corpus("owner/name")))
     assert asked == []
 
 
 def test_without_an_answer_it_is_refused(asked: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(corpus_hub, "hub_knows", lambda place: False)
     with pytest.raises(HubUnreachableError, match="no reachable hub has a data set"):
-        next(read_corpus("owner/name"))
+        next(iter(Corpus("owner/name")))
     assert asked == []
 
 
 @pytest.mark.usefixtures("asked")
 def test_a_missing_column_is_named_beside_those_that_there_are() -> None:
     with pytest.raises(DataError, match=r"no column 'txt'. Did you mean 'text'\? .*'text', 'id'"):
-        next(read_corpus("owner/name", "txt"))
+        next(iter(Corpus("owner/name", "txt")))
     with pytest.raises(DataError, match=r"corpus 'owner/name', row 1: '1' is of type int"):
-        next(read_corpus("owner/name", "id"))
+        next(iter(Corpus("owner/name", "id")))
 
 
 @pytest.mark.usefixtures("asked")
@@ -72,7 +72,7 @@ def test_an_unknown_subset_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(datasets, "load_dataset", load)
     with pytest.raises(ConfigError, match=r"'owner/name:smal' cannot be opened: .*\['small'\]"):
-        next(read_corpus("owner/name:smal"))
+        next(iter(Corpus("owner/name:smal")))
 
 
 @pytest.mark.usefixtures("asked")
@@ -82,7 +82,7 @@ def test_a_hub_that_falls_silent_is_told_of(monkeypatch: pytest.MonkeyPatch) -> 
         raise ConnectionError("gone")
 
     monkeypatch.setattr(datasets, "load_dataset", lambda *given, **named: rows())
-    passages = read_corpus("owner/name")
+    passages = iter(Corpus("owner/name"))
     assert [next(passages) for _ in range(3)] == ["one", "two", ""]
     with pytest.raises(HubUnreachableError, match="stopped responding after row 1: gone"):
         next(passages)
