@@ -19,7 +19,8 @@ import numpy.typing as npt
 
 from bertender.core.config import Table
 from bertender.core.errors import ModelError
-from bertender.core.machine import Environment, environment, has_int8_acceleration, is_arm64
+from bertender.core.hardware import has_int8_acceleration
+from bertender.core.machine import Environment, environment, is_arm64
 from bertender.models.runtimes import DEFAULT_RUNTIME, RUNTIMES, saturates
 
 FloatArray = npt.NDArray[np.floating[Any]]
@@ -213,7 +214,7 @@ def check_exact(name: str, runtime: str) -> None:
 def _suited_to(machine: Environment) -> str:
     if is_arm64(machine):
         return "arm64"
-    return "vnni" if has_int8_acceleration(machine) else "avx2"
+    return "vnni" if has_int8_acceleration(machine.cpu_flags) else "avx2"
 
 
 @dataclass(frozen=True)

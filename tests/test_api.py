@@ -182,7 +182,7 @@ def examples(once: Once, monkeypatch: pytest.MonkeyPatch) -> Path:
     Its models have hardly learned: their logits nearly cancel, so that 7 bits, which are written on
     CPUs without 8-bit dot products, move them too far for the gate.
     """
-    monkeypatch.setattr(targets, "has_int8_acceleration", lambda machine: True)
+    monkeypatch.setattr(targets, "has_int8_acceleration", lambda flags: True)
 
     def fill(folder: Path) -> None:
         write_toy_files(folder, toy_task(240))

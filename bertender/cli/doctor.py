@@ -13,12 +13,12 @@ from pydantic import Field
 
 from bertender.core.config import Record
 from bertender.core.errors import BertenderError
+from bertender.core.hardware import has_int8_acceleration
 from bertender.core.machine import (
     DATA_VARIABLE,
     Environment,
     data_directory,
     demo_encoder,
-    has_int8_acceleration,
     is_arm64,
     note_of_machine,
     shown_note,
@@ -156,7 +156,7 @@ def advice_for(machine: Environment) -> list[Advice]:
         cpu = "arm64"
     elif "amx_int8" in machine.cpu_flags:
         cpu = "amx"
-    elif has_int8_acceleration(machine):
+    elif has_int8_acceleration(machine.cpu_flags):
         cpu = "denied-amx" if machine.denied_flags else "vnni"
     else:
         cpu = "avx2"

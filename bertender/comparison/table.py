@@ -22,7 +22,8 @@ from bertender.comparison.records import (
     LengthsRead,
 )
 from bertender.core.findings import ChosenOn, Reliability
-from bertender.core.machine import BUSY_SHARE, Speedup, has_int8_acceleration
+from bertender.core.hardware import has_int8_acceleration
+from bertender.core.machine import BUSY_SHARE, Speedup
 from bertender.core.progress import visible
 from bertender.metrics.metric import Score
 from bertender.models.runtimes import RUNTIMES
@@ -453,7 +454,7 @@ def conditions_lines(conditions: Conditions) -> list[str]:
     *engines, last = ["PyTorch", *(runtime.title for runtime in runtimes)]
     denied = [f"{flag} denied by the kernel" for flag in environment.denied_flags]
     flags = ", ".join(filter(None, (" ".join(environment.cpu_flags), *denied)))
-    int8 = "with" if has_int8_acceleration(environment) else "without"
+    int8 = "with" if has_int8_acceleration(environment.cpu_flags) else "without"
     on_gpu = [runtime.title for runtime in runtimes if runtime.needs_gpu]
     devices = "every row ran on the CPU"
     if on_gpu:

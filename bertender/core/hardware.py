@@ -147,18 +147,14 @@ def amx_is_permitted() -> bool:
     return error == 0
 
 
-def cpu_has_int8_acceleration() -> bool:
-    """Return whether this CPU has instructions for int8 dot products (VNNI or AMX).
+def has_int8_acceleration(flags: Iterable[str] | None = None) -> bool:
+    """Return whether a CPU has instructions for int8 dot products (VNNI or AMX).
 
-    False on systems other than Linux, which do not report the CPU's flags.
+    Args:
+        flags: flags of an x86 CPU; None for those of this machine, which systems other than Linux
+            do not report.
     """
-    _, flags = cpu_facts()
-    return has_int8_flags(flags)
-
-
-def has_int8_flags(flags: Iterable[str]) -> bool:
-    """Return whether flags of an x86 CPU have instructions for int8 dot products."""
-    return not INT8_FLAGS.isdisjoint(flags)
+    return not INT8_FLAGS.isdisjoint(cpu_facts()[1] if flags is None else flags)
 
 
 def _interesting(facts: Mapping[str, str]) -> tuple[str, ...]:

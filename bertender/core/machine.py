@@ -31,7 +31,7 @@ from pydantic import Field
 from bertender.core.config import Record
 from bertender.core.errors import BertenderError, MachineBusyError
 from bertender.core.files import cache_directory, save_result
-from bertender.core.hardware import cpu_facts, denied_flags, gpu, has_int8_flags, usable_cores
+from bertender.core.hardware import cpu_facts, denied_flags, gpu, usable_cores
 
 REPLACED_BY: Mapping[str, str] = {"onnxruntime": "onnxruntime-gpu"}
 """Package -> package with the same modules that may replace it."""
@@ -166,11 +166,6 @@ INSTRUCTIONS: Mapping[str, str] = {
     "avx2": "AVX2",
 }
 """CPU flag -> name of the instructions, the widest first."""
-
-
-def has_int8_acceleration(environment: Environment) -> bool:
-    """Return whether the CPU has instructions for int8 dot products (VNNI or AMX)."""
-    return has_int8_flags(environment.cpu_flags)
 
 
 def is_arm64(environment: Environment) -> bool:

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bertender.core.errors import ModelError
-from bertender.core.hardware import cpu_has_int8_acceleration, threads_by_default
+from bertender.core.hardware import has_int8_acceleration, threads_by_default
 from bertender.text.batch import Batch
 from bertender.text.tokenizer import check_rows
 
@@ -58,7 +58,7 @@ OTHER_VERSION = "Install the version of constraints.txt, or export and quantize 
 
 def session_config() -> Mapping[str, str]:
     """Return the entries of SESSION_CONFIG if this CPU may need them."""
-    return {} if cpu_has_int8_acceleration() else SESSION_CONFIG
+    return {} if has_int8_acceleration() else SESSION_CONFIG
 
 
 def open_session(

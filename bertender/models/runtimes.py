@@ -27,8 +27,8 @@ from bertender.core.config import Table
 from bertender.core.errors import ConfigError, ModelError, RuntimeMissingError
 from bertender.core.hardware import (
     cpu_facts,
-    cpu_has_int8_acceleration,
     gpu_problem,
+    has_int8_acceleration,
     threads_by_default,
 )
 from bertender.core.machine import installed_version
@@ -343,7 +343,7 @@ def saturates() -> bool:
     """
     if platform.system() != "Linux" or platform.machine().lower() not in X86:
         return False
-    return not cpu_has_int8_acceleration()
+    return not has_int8_acceleration()
 
 
 def _shared_threads(threads: int, runs: int) -> int:

@@ -7,9 +7,9 @@ import sys
 
 import pytest
 
+from bertender.core.hardware import has_int8_acceleration
 from bertender.core.machine import (
     environment,
-    has_int8_acceleration,
     is_arm64,
     processor_here,
     processor_name,
@@ -22,7 +22,7 @@ from tests.core.machines import bare
     [((), False), (("avx2", "avx512f"), False), (("avx_vnni",), True), (("amx_int8",), True)],
 )
 def test_int8_acceleration(flags: tuple[str, ...], answer: bool) -> None:
-    assert has_int8_acceleration(bare(cpu_flags=flags)) is answer
+    assert has_int8_acceleration(bare(cpu_flags=flags).cpu_flags) is answer
 
 
 @pytest.mark.parametrize(
