@@ -403,14 +403,7 @@ class FilteredConfig(UnlabelledConfig):
     )
 
 
-FILE_SETTINGS = (
-    "confidence_column",
-    "gold_column",
-    "labels",
-    "min_confidence",
-    "probability_columns",
-    "vote_columns",
-)
+FILE_SETTINGS = tuple(sorted((*TeacherColumns._fields, "min_confidence")))
 """Settings of a teacher's file."""
 
 
