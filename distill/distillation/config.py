@@ -407,16 +407,13 @@ FILE_SETTINGS = tuple(sorted((*TeacherColumns._fields, "min_confidence")))
 """Settings of a teacher's file."""
 
 
-NO_START = (
-    "the teacher {} is a file, with no model for the student to start from. Give --student: an "
-    "encoder's folder, a packaged encoder or a hub name."
-)
-
-
 def check_own_start(config: DistillConfig) -> None:
     """Raise ConfigError where a student of a teacher's file has nothing to start from."""
     if config.teacher_file is not None and config.student is None:
-        raise ConfigError(NO_START.format(config.teacher_file))
+        raise ConfigError(
+            f"the teacher {config.teacher_file} is a file, with no model for the student to start "
+            "from. Give --student: an encoder's folder, a packaged encoder or a hub name."
+        )
 
 
 def beyond_logits(config: DistillConfig) -> bool:

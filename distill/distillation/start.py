@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 import torch
 from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError, DataError, ModelError
 from bertender.core.findings import VocabularyFindings
 from bertender.models.families import FAMILIES, family_name
@@ -18,7 +17,7 @@ from bertender.tasks.task import Split, Task
 from bertender.text.tokenizer import load_tokenizer
 from bertender.training.checkpoint import tensors_digest
 from bertender.training.heads import head_of
-from distill.distillation.config import ALL_TOKENS, NO_START, DistillConfig, StudentConfig
+from distill.distillation.config import ALL_TOKENS, DistillConfig, StudentConfig
 from distill.distillation.distillation import check_compatible
 from distill.losses.signals import ATTENTION_SIGNALS
 from distill.methods import METHODS
@@ -117,7 +116,8 @@ def find_start(
     if isinstance(teacher, Teacher):
         check_teacher(teacher.model.config, method, student)
     if student is None:
-        artifact = _artifact_of(teacher)
+        assert isinstance(teacher, Teacher)  # `check_own_start`
+        artifact = teacher.artifact
         check_even_start(teacher.model.config, method)
         model = teacher.model
         if teacher.head is not None:
@@ -141,13 +141,6 @@ def find_start(
     projections = load_projections(source, method.name)
     digest = tensors_digest({**model.base_model.state_dict(), **projections})
     return Start(source, model, digest, reads_teacher_tokens=same, projections=projections)
-
-
-def _artifact_of(teacher: Teacher | FileTeacher) -> Artifact:
-    """Return the teacher's artifact, or raise ConfigError where it is a file."""
-    if isinstance(teacher, FileTeacher):
-        raise ConfigError(NO_START.format(teacher.path))
-    return teacher.artifact
 
 
 def build_student(
