@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Mapping, Sequence, Sized
+from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import Any
 
@@ -173,30 +173,33 @@ def token_dataset(
     """
     head = head_of(PROBLEMS[problem_type])
     tokens, labels = head.tokenize(split, tokenizer)
-    if not windows_of(tokenizer) and len(tokens["input_ids"]) == len(split):
-        _warn_of_truncation(split, tokens["input_ids"], tokenizer, problem_type)
     padding = padding_of(tokenizer).with_others(**head.padding)
-    return TokenDataset({**tokens, **labels, **columns}, padding)
+    dataset = TokenDataset({**tokens, **labels, **columns}, padding)
+    if not windows_of(tokenizer) and len(dataset) == len(split):
+        _warn_of_truncation(split, dataset, tokenizer, problem_type)
+    return dataset
 
 
 def _warn_of_truncation(
-    split: Split, ids: Sequence[Sized], tokenizer: PreTrainedTokenizerBase, problem_type: str
+    split: Split, dataset: TokenDataset, tokenizer: PreTrainedTokenizerBase, problem_type: str
 ) -> None:
     """Log a warning before training on texts that are longer than the longest input."""
     longest, encode = longest_input(tokenizer), PROBLEMS[problem_type].encoder(tokenizer)
     full = [
         example
-        for example, own in zip(split.examples, ids, strict=True)
-        if len(own) >= longest  # no other text was truncated
+        for example, length in zip(split.examples, dataset.lengths, strict=True)
+        if length >= longest  # no other text was truncated
     ]
     cut = [count - longest for count in encode.counts(full) if count > longest] if full else []
     if cut:
-        share = sum(cut) / (sum(map(len, ids)) + sum(cut))
+        share = sum(cut) / (sum(dataset.lengths) + sum(cut))
         logger.warning(
-            "%d of %d training texts are longer than %d tokens and are cut: the longest has %d, "
-            "and %.1f %% of all tokens are not read. --max-length sets another limit, in training "
+            "%d of %d training %s are longer than %d tokens and are cut: the longest has %d, "
+            "and %.1f %% of %s are not read. --max-length sets another limit, in training "
             "and wherever the model is used",
-            *(len(cut), len(split), longest, longest + max(cut), 100 * share),
+            *(len(cut), len(split), "texts" if dataset.counts is None else "examples"),
+            *(longest, longest + max(cut), 100 * share),
+            "all tokens" if dataset.counts is None else "the tokens of the longest rows",
         )
 
 

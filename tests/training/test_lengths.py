@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from transformers import BertConfig, PreTrainedTokenizerBase, RobertaConfig
@@ -94,4 +95,24 @@ def test_texts_that_are_cut_are_said_before_they_are_learned(
     assert f"{100 * 18 / (5 + 8 + 12 + 22):.1f} % of all tokens are not read" in caplog.text
     caplog.clear()
     token_dataset(of_lengths(task, 3, 6).train, tokenizer)
+    assert not caplog.text
+
+
+@pytest.mark.parametrize(
+    ("problem", "examples", "labels"),
+    [
+        ("sentence_embedding", (("apple", "apple " * 10), ("apple", "pear")), (1.0, 2.0)),
+        ("multiple_choice", (("apple", "pear", "apple " * 8), ("apple", "pear", "plum")), (0, 1)),
+        ("ranking", (("apple", "apple " * 8), ("apple", "pear", "plum")), ((1.0,), (1.0, 0.0))),
+    ],
+)
+def test_examples_of_several_rows_that_are_cut_are_said_too(
+    problem: str, examples: tuple[tuple[str, ...], ...], labels: Any, caplog: Any
+) -> None:
+    """Of each, the longest row of the first has 12 tokens, and no row of the second is cut."""
+    token_dataset(Split(examples, labels), long_reader(8), problem)
+    said = "1 of 2 training examples are longer than 8 tokens and are cut: the longest has 12"
+    assert said in caplog.text
+    caplog.clear()
+    token_dataset(Split(examples[1:], labels[1:]), long_reader(8), problem)
     assert not caplog.text
