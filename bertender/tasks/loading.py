@@ -69,6 +69,11 @@ def load_task(config: TaskConfig, *, has_model: bool = False) -> Task:
         DataError: a data file is wrong.
         HubUnreachableError: the data are not on this machine and no hub responds.
     """
+    if config.label_map is not None and not has_model:
+        raise ConfigError(
+            f"label_map={config.label_map}: it pairs labels of the data with those of a model that "
+            "is there already, and what learns from these data has theirs. Leave it out."
+        )
     names = config.task.split(BETWEEN)
     if len(names) > 1 and not (config.train or config.dev):
         return _several(names, config, has_model=has_model)
@@ -251,7 +256,8 @@ def _source(config: TaskConfig, task: Task, share: float) -> dict[str, object]:
     is_named = not (config.train or config.dev)
     is_usual = is_named or (task.problem is SINGLE_LABEL and config.problem_type is None)
     recorded = {} if is_usual else {"problem_type": task.problem_type}
-    left_out = {"problem_type", "label_map", *(() if config.metric else ("metric",))}
+    if_given = [name for name in ("metric", "label_map") if getattr(config, name) is None]
+    left_out = {"problem_type", *if_given}
     settings = {name: plain[name] for name in plain if name not in left_out}
     return {**settings, **task.source, **recorded}
 

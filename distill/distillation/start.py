@@ -34,7 +34,7 @@ from distill.students.weights import with_head
 from distill.teachers.encoders import Teacher, find_encoder, load_classifier
 from distill.teachers.files import FileTeacher
 from distill.tokenizers import TokenUse, fitting_tokenizer, token_use
-from distill.trained import Tensors, load_projections
+from distill.trained import Tensors, load_projections, load_to_learn
 
 logger = logging.getLogger(__name__)
 
@@ -124,7 +124,7 @@ def find_start(
             model, _ = load_classifier(str(artifact.path), task.labels, task.problem)
         return Start(str(artifact.path), model, "", is_teacher=True)
     source = find_encoder(student, setting="student")
-    model, tokenizer = load_classifier(source, task.labels, task.problem)
+    model, tokenizer = load_to_learn(source, task)
     check_even_start(model.config, method)
     same = False
     if isinstance(teacher, Teacher):

@@ -62,7 +62,7 @@ from distill.finetuning.config import (
     sibling_paths,
 )
 from distill.teachers.encoders import find_encoder, load_classifier
-from distill.trained import artifact_at, epoch_score, final_score, write_trained
+from distill.trained import artifact_at, epoch_score, final_score, load_to_learn, write_trained
 
 logger = logging.getLogger(__name__)
 
@@ -73,7 +73,7 @@ def finetune_by_name(task: Task, config: FinetuneConfig, out: Path) -> Artifact:
     parent = artifact_at(source)
     check_writable(out, parent)
     torch.manual_seed(config.seed)  # the new head is random
-    model, tokenizer = load_classifier(source, task.labels, task.problem)
+    model, tokenizer = load_to_learn(source, task)
     head_of(task.problem).begin(model, task.train.label_ids)
     return finetune(model, tokenizer, task, config, out, parent=parent)
 

@@ -25,7 +25,7 @@ from bertender.core.errors import (
 )
 from bertender.core.hub import hub_cache, hub_knows
 from bertender.metrics.metric import labels_of_head
-from bertender.problems.problem import Problem
+from bertender.problems.problem import Problem, are_unnamed
 from bertender.problems.several_heads import SeveralHeads, head_name
 from bertender.problems.single_label_classification import SINGLE_LABEL
 from bertender.tasks.task import Task, listed
@@ -42,6 +42,7 @@ from bertender.training.heads.head import Head
 from bertender.training.heads.several import SeveralHead
 
 if TYPE_CHECKING:
+    import torch
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from distill.teachers.files import FileTeacher
@@ -360,7 +361,7 @@ def load_classifier(
             **settings,
         )
         _check_weights(source, model, report)
-        _warn_of_other_head(source, model, report, outputs)
+        _fit_head(source, model, report, problem, outputs)
         tokenizer = fitting_tokenizer(source, model, **problem.settings_to_learn(labels))
         if None in (type(model.config)().pad_token_id, model.config.pad_token_id):
             model.config.pad_token_id = tokenizer.pad_token_id  # GPT-2 has none
@@ -385,6 +386,13 @@ def load_classifier(
         )
     model.config.pad_token_id = padding_unread(model, tokenizer, source)
     return model, tokenizer
+
+
+def start_anew(model: PreTrainedModel, layer: torch.nn.Linear) -> None:
+    """Give the layer that computes the outputs the weights of a new head."""
+    layer.weight.data.normal_(0, getattr(model.config, "initializer_range", 0.02))
+    if layer.bias is not None:
+        layer.bias.data.zero_()
 
 
 def load_masked_language_model(source: str, *, new_head: bool = False) -> PreTrainedModel:
@@ -491,30 +499,69 @@ def _check_weights(source: str, model: PreTrainedModel, report: Mapping[str, Any
         )
 
 
-def _warn_of_other_head(
-    source: str, model: PreTrainedModel, report: Mapping[str, Any], outputs: Sequence[str]
+def _fit_head(
+    source: str,
+    model: PreTrainedModel,
+    report: Mapping[str, Any],
+    problem: Problem[Any],
+    outputs: Sequence[str],
 ) -> None:
-    """Log a warning where a model's head, which is kept or replaced, belongs to another task."""
+    """Order the outputs of a model's head as the labels of the data, or let it start anew.
+
+    A head for the same labels keeps what it has learned of each. A head for others starts anew: its
+    outputs would begin with the weights of labels that they are not.
+    """
     from transformers import AutoConfig
 
     from bertender.core.hub import open_pretrained
+    from bertender.training.heads.numbers import output_layer
 
-    head = {key for key in model.state_dict() if not key.startswith(f"{model.base_model_prefix}.")}
+    prefix = f"{model.base_model_prefix}."
+    head = {key for key in model.state_dict() if not key.startswith(prefix)}
     if head <= {*report["missing_keys"]}:
         return  # no head
     theirs = [*(open_pretrained(AutoConfig, source).id2label or {}).values()]
+    if theirs == [*outputs]:
+        return
+    anew = (source, len(theirs), listed(theirs), len(outputs), listed(outputs))
+    said = "the head of %s is for %d outputs (%s) and starts anew, for %d (%s); its encoder goes on"
     if head & {*report["mismatched_keys"]}:
-        logger.warning(
-            "the head of %s is for %d outputs (%s) and starts anew, for %d (%s); its encoder goes "
-            "on",
-            *(source, len(theirs), listed(theirs), len(outputs), listed(outputs)),
-        )
-    elif theirs != [*outputs]:
+        logger.warning(said, *anew)
+        return
+    layer = output_layer(model, len(outputs))
+    places = places_of(outputs, theirs) if problem.names_labels else None
+    if not problem.names_labels or (places is not None and are_unnamed(theirs)):
         logger.warning(
             "the head of %s goes on with its encoder: what it has learned as %s is here %s, in "
             "this order",
             *(source, listed(theirs), listed(outputs)),
         )
+    elif places is None or layer is None:
+        logger.warning(said, *anew)
+        if layer is not None:
+            start_anew(model, layer)
+    else:
+        logger.info("the head of %s goes on, its outputs ordered as %s", source, listed(outputs))
+        for weight in (layer.weight, layer.bias):
+            if weight is not None:
+                weight.data.copy_(weight.data[places])
+
+
+def places_of(labels: Sequence[str], theirs: Sequence[str]) -> list[int] | None:
+    """Return the place of each label in a head for `theirs`; None if these are other labels.
+
+    Labels are matched by equal names, then ignoring case, then by position where one side has no
+    names (`LABEL_0`, or 0, 1, 2 in the data).
+    """
+    for form in (str, lambda label: str(label).casefold().strip()):
+        places = {form(label): place for place, label in enumerate(theirs)}
+        if len(places) == len(theirs) and {*map(form, labels)} == {*places}:
+            return [places[form(label)] for label in labels]
+    if are_unnamed(theirs):
+        return [*range(len(theirs))]
+    if {*labels} == {*map(str, range(len(theirs)))}:
+        return [int(label) for label in labels]
+    return None
 
 
 def _folder_of(encoder: PackagedEncoder) -> Path:

@@ -18,6 +18,7 @@ from bertender.core.errors import ConfigError, DataError
 from bertender.metrics.targets import NO_LABEL
 from bertender.models.classifier import load_torch_classifier
 from bertender.recipes.recipe import checked, parse_recipe
+from bertender.recipes.recorded_task import recorded_task
 from bertender.tasks.task import Split, Task
 from bertender.tasks.teacher_files import TeacherColumns, read_teacher_file
 from bertender.text.tokenizer import load_tokenizer
@@ -421,6 +422,20 @@ def test_what_is_made_of_the_student_needs_no_teacher(
     assert int8.card.kind == "onnx"
     shown = " ".join(succeed("show", int8.path).stdout.split())
     assert "learned from" in shown and "24 rows of probabilities" in shown
+
+
+def test_a_label_map_pairs_the_labels_of_the_data_with_those_of_the_file(
+    answered: list[dict[str, Any]], task: Task, encoder: Path, tmp_path: Path
+) -> None:
+    file = write_lines(tmp_path / "labels.jsonl", answered)
+    write_csv(tmp_path / "dev.csv", task.dev, ("sweet", "hard"))
+    dev = {"dev": tmp_path / "dev.csv"}
+    with pytest.raises(ConfigError, match="Say which is which: --label-map"):
+        api.distill(file, dev, out=tmp_path / "student", **QUICK, student=encoder)
+    mapped = {**dev, "label_map": "sweet=fruit,hard=tool"}
+    student = api.distill(file, mapped, out=tmp_path / "student", **QUICK, student=encoder)
+    assert student.card.task.labels == task.labels
+    assert recorded_task(student, {}).dev.label_ids == task.dev.label_ids
 
 
 @pytest.mark.parametrize("form", ["jsonl", "parquet"])

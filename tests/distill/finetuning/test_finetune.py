@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
 
+from bertender import api
 from bertender.comparison.accuracy import evaluate
 from bertender.core.artifact import Artifact
+from bertender.core.errors import ConfigError
 from bertender.models.classifier import open_classifier
-from bertender.tasks.task import Task
+from bertender.tasks.task import Split, Task
 from bertender.training.examples import TensorBatch
 from bertender.training.loop import train
 from bertender.training.steps import LossParts
@@ -25,7 +29,10 @@ from distill.finetuning.finetune import (
     with_settings,
 )
 from distill.teachers.encoders import load_classifier
+from distill.trained import evaluated, load_to_learn
+from tests.front import fail, write_csv
 from tests.toy_models import SHAPES, save_encoder
+from tests.toys import number_task
 from tests.training.runs import classification
 
 QUICK = {"epochs": 3, "batch_size": 16, "learning_rate": 3e-3, "precision": "fp32"}
@@ -145,8 +152,10 @@ def test_settings_of_fine_tuning_go_together(task: Task, tmp_path: Path) -> None
     ("labels", "said"),
     [
         (("a", "b", "c"), r"is for 2 outputs \('fruit', 'tool'\) and starts anew, for 3"),
-        (("a", "b"), r"what it has learned as 'fruit', 'tool' is here 'a', 'b', in this order"),
+        (("a", "b"), r"is for 2 outputs \('fruit', 'tool'\) and starts anew, for 2"),
         (("fruit", "tool"), None),
+        (("tool", "fruit"), None),
+        (("Tool", "Fruit"), None),
     ],
 )
 def test_the_head_of_another_task_is_said(
@@ -158,3 +167,86 @@ def test_the_head_of_another_task_is_said(
     load_classifier(str(trained_teacher.path), labels)
     found = [line for line in caplog.messages if line.startswith("the head of")]
     assert len(found) == (said is not None) and all(re.search(said or "", line) for line in found)
+
+
+LABELS = ("World", "Sports", "Business", "Tech")
+
+
+@pytest.mark.parametrize("model_type", ["bert", "roberta", "distilbert"])
+@pytest.mark.parametrize(
+    ("labels", "order"),
+    [
+        (("Business", "Sports", "Tech", "World"), (2, 1, 3, 0)),
+        (("business", "sports", "tech", "world"), (2, 1, 3, 0)),
+        (("3", "1", "0", "2"), (3, 1, 0, 2)),
+        (("a", "b", "c", "d"), None),
+    ],
+)
+def test_a_finished_head_keeps_what_it_knows_of_each_label(
+    model_type: str, labels: tuple[str, ...], order: tuple[int, ...] | None, tmp_path: Path
+) -> None:
+    """The labels of data are sorted, and a finished model has its own order."""
+    model, tokenizer = load_classifier(str(save_encoder(model_type, tmp_path / "encoder")), LABELS)
+    model.save_pretrained(tmp_path / "finished")
+    tokenizer.save_pretrained(tmp_path / "finished")
+    ids = {"input_ids": torch.tensor([[2, 5, 6, 3]]), "attention_mask": torch.ones(1, 4)}
+    again, _ = load_classifier(str(tmp_path / "finished"), labels)
+    with torch.inference_mode():
+        before, after = (each.eval()(**ids).logits for each in (model, again))
+    assert [*again.config.id2label.values()] == [*labels]
+    if order is None:  # others' labels start anew
+        assert (before - after).abs().max() > 1e-4
+    else:
+        torch.testing.assert_close(after, before[:, list(order)])
+
+
+def test_unnamed_labels_are_those_of_the_data_in_their_order(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    unnamed = ("LABEL_0", "LABEL_1")
+    model, tokenizer = load_classifier(str(save_encoder("bert", tmp_path / "encoder")), unnamed)
+    model.save_pretrained(tmp_path / "finished")
+    tokenizer.save_pretrained(tmp_path / "finished")
+    again, _ = load_classifier(str(tmp_path / "finished"), ("bad", "good"))
+    assert "learned as 'LABEL_0', 'LABEL_1' is here 'bad', 'good', in this order" in caplog.text
+    torch.testing.assert_close(again.classifier.weight, model.classifier.weight)
+
+
+def test_a_finished_head_of_numbers_takes_the_unit_of_the_data(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    task = number_task(256, 40)
+    encoder = str(save_encoder("bert", tmp_path / "encoder"))
+    config = FinetuneConfig(teacher=encoder, **{**QUICK, "epochs": 12})
+    known = str(finetune_by_name(task, config, tmp_path / "known").path)
+
+    def in_unit(factor: float, offset: float) -> Task:
+        train, dev = (
+            Split(each.examples, tuple(factor * number + offset for number in each.label_ids))
+            for each in (task.train, task.dev)
+        )
+        return replace(task, name="other", train=train, dev=dev)
+
+    load_to_learn(known, task)
+    assert "the head of" not in caplog.text
+    for other in (in_unit(1000, 3e6), in_unit(1, 3000), in_unit(1e-3, 0)):
+        caplog.clear()
+        model, tokenizer = load_to_learn(known, other)
+        assert "it is scaled to them" in caplog.text
+        truth = np.array(other.dev.label_ids)
+        found = np.asarray(evaluated(model, tokenizer, other, other.dev)[1])
+        assert np.sqrt(np.square(found - truth).mean()) < 0.7 * truth.std()
+    model, _ = load_to_learn(known, in_unit(-1, 0))
+    assert "starts anew, as its numbers do not rise with theirs" in caplog.text
+    assert not model.classifier.bias.any()
+
+
+def test_a_label_map_pairs_labels_with_those_of_a_model_alone(tmp_path: Path, task: Task) -> None:
+    for name, split in (("train", task.train), ("dev", task.dev)):
+        write_csv(tmp_path / f"{name}.csv", split, task.labels)
+    files = {"train": tmp_path / "train.csv", "dev": tmp_path / "dev.csv"}
+    with pytest.raises(ConfigError, match="label_map=foo=bar: it pairs labels of the data"):
+        api.finetune({**files, "label_map": "foo=bar"}, out=tmp_path / "out")
+    flags = (f"--{name}={path}" for name, path in files.items())
+    said = fail("baseline", *flags, "--label-map", "foo=bar", "--out", tmp_path / "out")
+    assert "label_map=foo=bar: it pairs labels of the data" in said
