@@ -39,9 +39,9 @@ from tests.toy_models import tiny_classifier
 from tests.toys import FRUIT, TOOLS, ToyNamedTask, pair_task, tiny_tokenizer
 
 QUICK: dict[str, Any] = {
-    "epochs": 6,
+    "epochs": 8,
     "batch_size": 16,
-    "learning_rate": 4e-3,
+    "learning_rate": 3e-3,
     "precision": "fp32",
     "more_tasks": ("mixtures", "pairs"),
 }
