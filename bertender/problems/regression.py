@@ -20,6 +20,8 @@ from bertender.text.batch import Example
 
 SAME = 1e-3
 """Share of the true numbers' standard deviation below which predictions count as constant."""
+LARGEST = 1e30
+"""Largest size of a number: models compute in float32, which ends at 3e38, and sum over texts."""
 LEAST_SPREAD = 1e-6
 """Share of the largest number: a smaller spread over texts is rounding."""
 LEAST_SCALE = 1e-2
@@ -50,6 +52,10 @@ class Regression(TextProblem[float]):
             raise CellError(column, f"{shown(value)} is not a number. Give one{comma}") from None
         if not math.isfinite(number):
             raise CellError(column, f"{shown(value)} is not a finite number. {FILL_IN}")
+        if abs(number) > LARGEST:
+            raise CellError(
+                column, f"{shown(value)} is beyond {LARGEST:g}. Give the numbers in a larger unit"
+            )
         return number
 
     def label_names(self, found: Sequence[float]) -> tuple[str, ...]:

@@ -74,6 +74,7 @@ def test_numbers_are_read_as_they_stand(tmp_path: Path) -> None:
         ("good", "'good' is not a number"),
         ('"3,5"', "a point before its decimals"),
         ("inf", "finite"),
+        ("-1e308", "beyond 1e.30. Give the numbers in a larger unit"),
     ],
 )
 def test_what_is_no_number_is_named(cell: str, said: str, tmp_path: Path) -> None:
