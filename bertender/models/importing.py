@@ -52,6 +52,7 @@ from bertender.models.sentence_files import (
     VectorSettings,
     check_no_further_modules,
     has_pooling,
+    module_folders,
     read_settings,
 )
 from bertender.problems import PROBLEMS
@@ -231,7 +232,9 @@ class FinishedModel:
     @property
     def identity(self) -> str:
         """Digest that changes with the files, by size and time, and with library versions."""
-        folders = {self.folder, self.graph.parent if self.graph else self.folder}
+        folders = {self.folder, *module_folders(self.folder)}
+        if self.graph is not None:
+            folders.add(self.graph.parent)
         files = sorted(path for each in folders for path in each.glob("*") if path.is_file())
         states = [(str(path), file_state(path)) for path in files]
         whole = [str(self.folder.resolve()), str(self.graph), states, library_versions()]

@@ -54,6 +54,13 @@ def has_pooling(folder: Path) -> bool:
     return (folder / MODULES_NAME).is_file() and "Pooling" in _kinds(folder)
 
 
+def module_folders(folder: Path) -> list[Path]:
+    """Return the folders with the settings of a folder's modules; none without modules.json."""
+    if not (folder / MODULES_NAME).is_file():
+        return []
+    return [folder / module["path"] for module in _modules(folder)]
+
+
 def check_no_further_modules(folder: Path) -> None:
     """Raise ModelError where a folder has more modules than an encoder, such as a Dense layer."""
     if (folder / MODULES_NAME).is_file() and (kinds := _kinds(folder)) != ["Transformer"]:

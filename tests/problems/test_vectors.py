@@ -22,7 +22,7 @@ from bertender.gate.judge import TOLERANCES, check_parity, labelled_sample
 from bertender.metrics import score
 from bertender.models.classifier import open_classifier
 from bertender.models.importing import open_artifact
-from bertender.models.sentence_files import VectorSettings, read_settings, write_settings
+from bertender.models.sentence_files import POOLINGS, VectorSettings, read_settings, write_settings
 from bertender.problems.problem import Outputs
 from bertender.problems.sentence_embedding import SENTENCE_EMBEDDING, Vectors
 from bertender.tasks.loading import load_task
@@ -292,6 +292,24 @@ def test_a_folder_of_sentence_transformers_is_read_as_it_says(
     assert np.abs(ours - by_sentence_transformers(folder, texts)).max() == 0
     again = by_sentence_transformers(artifact.path, texts)
     assert np.abs(ours - again).max() == 0
+
+
+def test_vectors_change_with_the_pooling_of_a_folder(encoder: Path, tmp_path: Path) -> None:
+    """The import in the cache is of the files as they are, those of modules included."""
+    folder = tmp_path / "theirs"
+    model = BertModel.from_pretrained(encoder)
+    model.save_pretrained(folder)
+    tiny_tokenizer().save_pretrained(folder)
+    write_settings(folder, VectorSettings("mean"), model.config.hidden_size)
+    (folder / "checkpoint-5").mkdir()
+    opened = [open_artifact(folder)]
+    (folder / "checkpoint-5" / "config.json").write_text("{}")
+    assert open_artifact(folder).path == opened[0].path, "no import reads it"
+    pooling = {"word_embedding_dimension": model.config.hidden_size, POOLINGS["cls"]: True}
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps(pooling))
+    opened.append(open_artifact(folder))
+    mean, cls = (open_classifier(each).logits([("apple pear saw",)]) for each in opened)
+    assert np.abs(mean - cls).max() > 0.01
 
 
 REFUSED: dict[str, tuple[str, Any, str]] = {
