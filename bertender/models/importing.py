@@ -707,15 +707,19 @@ def _torch_model(found: FinishedModel, head: _Head) -> PreTrainedModel:
 
 
 def _tokenizer(found: FinishedModel, head: _Head, inputs: Sequence[str]) -> PreTrainedTokenizerBase:
-    """Load the tokenizer of a model, unchanged except for the longest input of the model.
+    """Load the tokenizer of a model, unchanged except for its longest input and padding side.
+
+    FAMILIES are padded on the right, since they read positions and the first token from the left.
 
     Raises:
         ModelError: the tokenizer cannot be loaded, or cannot map tokens to words although words
             have labels.
     """
-    from bertender.models.families import most_tokens
+    from bertender.models.families import FAMILIES, family_name, most_tokens
 
-    settings = dict(head.problem.tokenizer_settings)
+    settings: dict[str, Any] = dict(head.problem.tokenizer_settings)
+    if family_name(head.config) in FAMILIES:
+        settings["padding_side"] = "right"
     tokenizer = load_tokenizer(found.folder, **settings)
     if not tokenizer.is_fast:
         raise ModelError(

@@ -26,6 +26,7 @@ from bertender.core.errors import (
     NotAnArtifactError,
 )
 from bertender.models.classifier import open_classifier
+from bertender.models.families import FAMILIES
 from bertender.models.importing import import_model, located, open_artifact, wanted
 from tests.toy_models import save_classifier, tiny_classifier
 from tests.toys import FRUIT, TOOLS, tiny_tokenizer
@@ -372,6 +373,17 @@ def test_a_tokenizer_without_padding_takes_that_of_the_config(pads: bool, tmp_pa
         return
     classifier = open_classifier(open_artifact(folder))
     assert classifier.logits(TEXTS).shape == (3, 2)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_known_encoder_is_padded_on_the_right(name: str, tmp_path: Path) -> None:
+    """It counts positions, or reads the first token, from the left, whatever its tokenizer says."""
+    folder = save_classifier(tmp_path / "theirs", name)
+    path = folder / "tokenizer_config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "padding_side": "left"}))
+    classifier = open_classifier(open_artifact(folder))
+    alone = np.concatenate([classifier.logits([text]) for text in TEXTS])
+    np.testing.assert_allclose(classifier.logits(TEXTS), alone, atol=1e-4)
 
 
 def test_a_folder_by_way_of_its_parent_has_its_name(
