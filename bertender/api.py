@@ -492,6 +492,8 @@ def open_model(
 ) -> Classifier:
     """Open a model of any kind for predictions in this process.
 
+    Its `logits` raise DataError for texts that a data file could not have either.
+
     Args:
         artifact: a torch or onnx classifier, or a bag of words.
         threads: threads of the runtime; 0 takes OMP_NUM_THREADS, or the runtime's default if it is
@@ -503,7 +505,8 @@ def open_model(
     Raises:
         RuntimeMissingError: the runtime is not installed, or does not support this machine; the
             message says what to install.
-        ConfigError: the artifact is quantized, and the runtime would convert it back to floats.
+        ConfigError: the artifact is quantized, and the runtime would convert it back to floats; or
+            a number is not allowed.
         ModelError: the files are not a model that this machine can run.
 
     Example:
@@ -515,7 +518,7 @@ def open_model(
 
     return open_classifier(
         opened(artifact), threads=threads, max_length=max_length, runtime=runtime
-    )
+    ).checking()
 
 
 def score(

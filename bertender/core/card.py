@@ -117,6 +117,13 @@ class TaskRecord(Record):
         description="digest of the examples of `train` and `dev`; none in older cards",
     )
 
+    @property
+    def text_count(self) -> int | None:
+        """Number of text columns; None for an imported model, whose files do not say whether it
+        reads pairs."""
+        count = len(self.text_columns)
+        return count if self.source or count > 1 else None
+
 
 def _inside(name: str) -> str:
     if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:

@@ -168,6 +168,18 @@ class Rule(Generic[C]):
         raise ConfigError(settings + self.message.format_map(dict(config)))
 
 
+def check_least(least: int, **settings: float | None) -> None:
+    """Raise ConfigError for a setting of a Python function that is below the least allowed value.
+
+    Settings of a `Config` have bounds of their own; None is a default.
+    """
+    for name, value in settings.items():
+        if value is not None and value < least:
+            raise ConfigError(
+                f"{name}={value}: allowed is {least} or more. Leave it out for the default."
+            )
+
+
 def parts_of(value: Any) -> Any:
     """Split a comma-separated list ("1,3,5"; "" is empty); return anything else unchanged."""
     if not isinstance(value, str):

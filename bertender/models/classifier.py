@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,11 +22,13 @@ import numpy.typing as npt
 
 from bertender.core.artifact import Artifact
 from bertender.core.card import TaskRecord
-from bertender.core.errors import ModelError
+from bertender.core.config import check_least
+from bertender.core.errors import DataError, ModelError
 from bertender.models.onnx_session import ONNX_NAME, check_tokens
 from bertender.models.runtimes import DEFAULT_RUNTIME, RUNTIMES, Predictor, check_suits
 from bertender.problems import problem_of_task
 from bertender.problems.problem import Outputs, Problem
+from bertender.problems.reading import checked_examples
 from bertender.problems.single_label_classification import SINGLE_LABEL
 from bertender.text.batch import Batch, Encode, Example
 from bertender.text.tokenizer import check_rows, load_tokenizer
@@ -49,6 +51,12 @@ class Classifier:
     predictor: Predictor
     parameters: int
     problem: Problem[Any] = SINGLE_LABEL
+    text_count: int | None = None
+    """Number of text columns; None where unknown, as of an imported model without data."""
+
+    def checking(self) -> Classifier:
+        """Return the classifier with a check of each batch of texts, by the rules for files."""
+        return replace(self, encode=CheckedEncode(self.encode, self.problem, self.text_count))
 
     def logits(self, examples: Sequence[Example]) -> FloatArray:
         """Return the logits of examples in one batch: (batch, labels), or those of each token."""
@@ -77,6 +85,25 @@ class Classifier:
         return self.problem.outputs(logits, batch)
 
 
+@dataclass(frozen=True)
+class CheckedEncode:
+    """An encoding step that first checks the texts.
+
+    Raises (when called):
+        DataError: there is no text, or the model cannot read one; see `checked_examples`.
+    """
+
+    encode: Encode
+    problem: Problem[Any]
+    text_count: int | None
+
+    def __call__(self, examples: Sequence[Example]) -> Batch:
+        given = [*examples] if isinstance(examples, Iterator) else examples
+        if not checked_examples(given, self.problem, self.text_count):
+            raise DataError("there is no text to predict. Give one at least.")
+        return self.encode(given)
+
+
 def open_classifier(
     artifact: Artifact,
     *,
@@ -100,9 +127,11 @@ def open_classifier(
         UnknownNameError: the runtime is not in RUNTIMES.
         RuntimeMissingError: the runtime is not installed, or has no GPU.
         ConfigError: the artifact is quantized, and the runtime would turn it back into floats; or
-            `max_length` is more than the model has positions for.
+            `max_length` is more than the model has positions for; or a number is too small.
         ModelError: the files are not a model that this machine can run.
     """
+    check_least(0, threads=threads)
+    check_least(1, max_length=max_length)
     task = artifact.card.task
     if artifact.card.kind == "torch":
         return _torch_classifier(artifact, max_length)
@@ -127,7 +156,15 @@ def open_classifier(
     parameters = _recorded_parameters(artifact)
     problem = problem_of(artifact)
     predictor = BagOfWordsPredictor(artifact.path, problem)
-    return Classifier(artifact.name, task.labels, problem.keep_text, predictor, parameters, problem)
+    return Classifier(
+        artifact.name,
+        task.labels,
+        problem.keep_text,
+        predictor,
+        parameters,
+        problem,
+        task.text_count,
+    )
 
 
 def onnx_classifier(
@@ -152,7 +189,15 @@ def onnx_classifier(
     predictor = RUNTIMES[runtime].open(directory / ONNX_NAME, threads, spinning=spinning)
     check_tokens(directory / ONNX_NAME, tokenizer)
     problem = problem.reading(tokenizer)
-    return Classifier(name, task.labels, problem.encoder(tokenizer), predictor, parameters, problem)
+    return Classifier(
+        name,
+        task.labels,
+        problem.encoder(tokenizer),
+        predictor,
+        parameters,
+        problem,
+        task.text_count,
+    )
 
 
 def onnx_file(artifact: Artifact) -> Path:
@@ -175,6 +220,7 @@ def _torch_classifier(artifact: Artifact, max_length: int | None) -> Classifier:
         TorchPredictor(model),
         model.num_parameters(),
         problem.reading(tokenizer),
+        artifact.card.task.text_count,
     )
 
 

@@ -79,6 +79,10 @@ class MultipleChoice(SingleLabelClassification):
             return columns.texts
         return question, *(f"{choices[0]}_{number}" for number in range(len(example) - 1))
 
+    def text_counts(self, columns: int | None) -> tuple[int, int | None]:
+        """Return a question with FEWEST choices, or more."""
+        return 1 + FEWEST, None
+
     def read_texts(self, values: Mapping[str, object], columns: Sequence[str]) -> Example:
         question, *more = columns
         if len(more) > 1:

@@ -32,15 +32,14 @@ from bertender.problems.problem import (
     span_tensors,
 )
 from bertender.problems.reading import (
-    FILL_IN,
-    NOT_TEXT,
     CellError,
     Columns,
     shown,
     text_of_cell,
     usable_cell,
+    visible_text,
 )
-from bertender.text.batch import NO_WORD, Batch, Example, Tokenize, is_blank
+from bertender.text.batch import NO_WORD, Batch, Example, Tokenize
 from bertender.text.windows import MOST_CHARACTERS, NO_ANSWER, TokenizeContextWindows, span_of
 
 if TYPE_CHECKING:
@@ -64,14 +63,7 @@ def read_context(values: Mapping[str, object], column: str) -> str:
     Raises:
         CellError: it is missing, empty, or not text.
     """
-    value = usable_cell(values, column)
-    if not isinstance(value, str):
-        raise CellError(column, f"{shown(value)} is not text. Give a string")
-    if NOT_TEXT.search(value):
-        raise CellError(column, "characters that are not text (is it UTF-16, or binary?)")
-    if is_blank(value):
-        raise CellError(column, f"{shown(value)} has no visible character. {FILL_IN}")
-    return value
+    return visible_text(usable_cell(values, column), column)
 
 
 def read_answers(
@@ -359,6 +351,10 @@ class QuestionAnswering(Problem[Answers]):
                 f"{len(texts)} texts, and this model reads two. Give a question and its context."
             )
         return texts
+
+    def text_counts(self, columns: int | None) -> tuple[int, int | None]:
+        """Return two: a question and its context."""
+        return 2, 2
 
     def text_of_cell(self, values: Mapping[str, object], column: str) -> str:
         """Return the text unchanged, as answers are character positions in it."""

@@ -111,6 +111,10 @@ class Ranking(TextProblem[Relevances]):
         query, *more = columns.texts
         return query, more[0] if len(more) == 1 else self.columns.texts[1]
 
+    def text_counts(self, columns: int | None) -> tuple[int, int | None]:
+        """Return a query with a passage, or more."""
+        return 2, None
+
     def label_columns(self, column: str) -> tuple[str, ...]:
         """Return the relevance column; none if relevances follow from the passage columns."""
         return (column,) if column else ()

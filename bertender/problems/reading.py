@@ -8,8 +8,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
 
+from bertender.core.errors import DataError
 from bertender.metrics.targets import NO_LABEL
-from bertender.text.batch import Example, is_blank
+from bertender.text.batch import Example, is_blank, to_examples
 
 FILL_IN = "Fill it in, or leave the row out"
 NOT_TEXT = re.compile("[\0\ud800-\udfff]")
@@ -128,6 +129,14 @@ class Reading(ABC, Generic[Target]):
         """Return the text in a cell; raise CellError if there is none."""
         return text_of_cell(values, column)
 
+    def text_counts(self, columns: int | None) -> tuple[int, int | None]:
+        """Return the fewest and the most texts of an example; None for any number.
+
+        Args:
+            columns: number of the task's text columns; None for a model that records none.
+        """
+        return (1, 2) if columns is None else (columns, columns)
+
     # examples of several rows, and examples among others
 
     def part_of(self, values: Mapping[str, object], columns: Sequence[str]) -> str | None:
@@ -163,10 +172,16 @@ def text_of_cell(values: Mapping[str, object], column: str) -> str:
     Raises:
         CellError: the cell is missing, empty, invisible, or not text.
     """
-    text = checked_text(usable_cell(values, column), column)
+    return visible_text(usable_cell(values, column), column).strip()
+
+
+def visible_text(value: object, column: str) -> str:
+    """Return a value unchanged; raise CellError if it is not text, or has no visible character."""
+    text = checked_text(value, column)
     if is_blank(text):
         raise CellError(column, f"{shown(text)} has no visible character. {FILL_IN}")
-    return text
+    assert isinstance(value, str)
+    return value
 
 
 def checked_text(value: object, column: str) -> str:
@@ -195,3 +210,36 @@ def shown(value: object) -> str:
     """Return a value for a message, shortened."""
     whole = repr(value)
     return whole if len(whole) <= SHOWN_CHARACTERS else f"{whole[:SHOWN_CHARACTERS]}..."
+
+
+def checked_examples(values: object, problem: Reading[Any], columns: int | None) -> list[Example]:
+    """Return the texts that a program gives as examples, by the rules for those of files.
+
+    Args:
+        values: texts, and tuples or lists of texts.
+        problem: kind of problem of the model.
+        columns: number of the model's text columns; None for a model that records none.
+
+    Raises:
+        DataError: `values` is not a list of texts, a text cannot be used, or a row has too few or
+            too many of them.
+    """
+    examples = to_examples(values)
+    fewest, most = problem.text_counts(columns)
+    if fewest != most is not None and examples:  # then all rows have as many as the first
+        fewest = most = min(max(len(examples[0]), fewest), most)
+    checked = checked_text if problem.labels_words else visible_text
+    for row, example in enumerate(examples):
+        if len(example) < fewest or (most is not None and len(example) > most):
+            texts = "text" if len(example) == 1 else "texts"
+            wanted = f"{fewest}{' or more' if most is None else ''}"
+            raise DataError(
+                f"row {row} has {len(example)} {texts}, and the model reads {wanted} an example. "
+                f"Give {'one text' if most == 1 else f'a tuple of {wanted}'} a row."
+            )
+        for text in example:
+            try:
+                checked(text, "")
+            except CellError as error:
+                raise DataError(f"row {row}: {error.problem}.") from None
+    return examples

@@ -104,6 +104,10 @@ class SentenceEmbedding(TextProblem[Any]):
         """Return each text separately."""
         return tuple((text,) for text in chain.from_iterable(examples))
 
+    def text_counts(self, columns: int | None) -> tuple[int, int | None]:
+        """Return one: each text has its own vector."""
+        return 1, 1
+
     def asked_columns(self, columns: Sequence[str]) -> tuple[str, ...]:
         """Return the first text: each text has its own vector."""
         return tuple(columns[:1])

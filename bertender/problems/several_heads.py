@@ -149,6 +149,9 @@ class SeveralHeads(Problem[HeadTargets]):
     def read_texts(self, values: Mapping[str, object], columns: Sequence[str]) -> Example:
         return self.base.read_texts(values, columns)
 
+    def text_counts(self, columns: int | None) -> tuple[int, int | None]:
+        return self.base.text_counts(columns)
+
     def text_of_cell(self, values: Mapping[str, object], column: str) -> str:
         return self.base.text_of_cell(values, column)
 

@@ -209,6 +209,10 @@ class TokenClassification(Softmax, Problem[Tags]):
             return tuple(text.removeprefix(WORD_MARK).split(WORD_MARK))
         return tuple(text.split())
 
+    def text_counts(self, columns: int | None) -> tuple[int, int | None]:
+        """Return one word, or more; a sentence may also be one text."""
+        return 1, None
+
     def text_of_cell(self, values: Mapping[str, object], column: str) -> str:
         """Return the text in a cell, which may be a list of words."""
         if isinstance(values.get(column), (list, tuple)):

@@ -14,12 +14,14 @@ import numpy as np
 import numpy.typing as npt
 
 from bertender.core.artifact import Artifact
-from bertender.core.errors import DataError, ModelError
+from bertender.core.config import check_least
+from bertender.core.errors import ModelError
 from bertender.metrics.metric import labels_of_head
 from bertender.models.classifier import Classifier, open_classifier
 from bertender.models.importing import open_artifact
 from bertender.models.runtimes import DEFAULT_RUNTIME
 from bertender.problems.problem import Outputs, Problem
+from bertender.problems.reading import checked_examples
 from bertender.tasks.teacher_files import PREDICTED, PROBABILITIES
 from bertender.text.batch import (
     Batch,
@@ -29,7 +31,6 @@ from bertender.text.batch import (
     cut_examples,
     length_buckets,
     merged,
-    to_examples,
 )
 from bertender.text.tokenizer import padding_of
 
@@ -86,6 +87,9 @@ class Scorer:
 
     Raises (when it is opened): as `open_classifier`.
 
+    Raises:
+        ConfigError: `tokens_per_batch` is not positive.
+
     Example:
         scorer = bertender.Scorer("runs/int8")
         print(scorer(["a text of yours", "another one"])[0]["predicted"])
@@ -99,6 +103,7 @@ class Scorer:
     prefix: str = ""
 
     def __post_init__(self) -> None:
+        check_least(1, tokens_per_batch=self.tokens_per_batch)
         if isinstance(self.artifact, Artifact):
             self.artifact = self.artifact.path
         # a worker's current folder may differ; a hub name is not a path
@@ -123,13 +128,12 @@ class Scorer:
         """Return the prediction for each text or pair of texts, in order.
 
         Raises:
-            DataError: `texts` is not a sequence of texts.
+            DataError: `texts` is not a sequence of texts, or the model cannot read one.
             ModelError: a logit is NaN or infinite.
         """
         problem = self.classifier.problem
-        given = [problem.to_texts(each) for each in to_examples(texts)]
-        if not (problem.takes_list or problem.places_are_labels) and len({*map(len, given)}) > 1:
-            raise DataError("some rows have one text and others more. Give as many in each row.")
+        examples = checked_examples(texts, problem, self.classifier.text_count)
+        given = [problem.to_texts(each) for each in examples]
         found: dict[int, Prediction] = {}
         for predictions in self.run(self.encode(given)) if given else ():
             found.update(predictions)

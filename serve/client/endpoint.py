@@ -17,7 +17,7 @@ import numpy.typing as npt
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
 from bertender.core.artifact import Label
-from bertender.core.config import Record
+from bertender.core.config import Record, check_least
 from bertender.core.errors import BertenderError, DeadlineError, ServingError
 from bertender.problems import PROBLEMS
 from bertender.problems.problem import Problem
@@ -255,6 +255,7 @@ class Connection:
         retries: int | None = None,
         access: AccessConfig = NO_ACCESS,
     ) -> None:
+        check_least(0, retries=retries)
         self.url = url
         self.model_name = model
         self.timeout_s = timeout_s
@@ -309,8 +310,8 @@ class Endpoint(Connection):
         UnreachableError: no endpoint responds at the url.
         DeadlineError: the response takes longer than `timeout_s`.
         ServingError: the server refuses, or serves no classifier; the base of the three above.
-        ConfigError: the url is malformed, its scheme is not in URL_SCHEMES, or a file of the access
-            cannot be used.
+        ConfigError: the url is malformed, its scheme is not in URL_SCHEMES, a file of the access
+            cannot be used, or a number is too small.
     """
 
     def __init__(
@@ -320,6 +321,7 @@ class Endpoint(Connection):
         batch_size: int | None = None,
         **settings: Unpack[ConnectionSettings],
     ) -> None:
+        check_least(1, batch_size=batch_size)
         super().__init__(url, **settings)
         try:
             response = self._call(self._ask_for_config, self.opening_retries)
@@ -407,6 +409,7 @@ class AsyncEndpoint(Connection):
         concurrency: int = DEFAULT_CONCURRENCY,
         **settings: Unpack[ConnectionSettings],
     ) -> None:
+        check_least(1, batch_size=batch_size, concurrency=concurrency)
         super().__init__(url, **settings)
         self.concurrency = concurrency
         self.turns = asyncio.Semaphore(concurrency)

@@ -1,0 +1,91 @@
+"""Texts and numbers that a program gives: the rules are those of files and commands."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+import bertender
+from bertender.core.artifact import Artifact
+from bertender.core.errors import ConfigError, DataError
+from bertender.problems.reading import checked_examples
+from tests.toy_kinds import ALL, NAMED
+
+UNUSABLE = {
+    "empty": "",
+    "blank": " \n",
+    "invisible": "\u200b",
+    "NUL": "apple\0",
+    "a lone surrogate": "apple \ud83d",
+}
+
+
+@pytest.mark.parametrize("name", UNUSABLE)
+def test_a_text_that_no_file_may_have_is_refused(name: str, teacher: Artifact) -> None:
+    model, scorer = bertender.open_model(teacher), bertender.Scorer(teacher)
+    for texts in ([("apple",), (UNUSABLE[name],)], ["apple", UNUSABLE[name]]):
+        for predict in (model.logits, model.outputs, scorer):
+            with pytest.raises(DataError, match=r"row 1: .*(empty|visible|not text)"):
+                predict(texts)  # type: ignore[operator]
+
+
+def test_rows_of_other_numbers_of_texts_are_refused(teacher: Artifact) -> None:
+    """A model that records no data may read pairs, but the same number in each row."""
+    model = bertender.open_model(teacher)
+    assert len(model.logits([("apple", "saw")])) == 1
+    with pytest.raises(DataError, match=r"row 1 has 2 texts, and the model reads 1 an example\."):
+        model.logits([("apple",), ("apple", "saw")])
+    task = teacher.card.task.model_copy(update={"source": {"train": "train.csv"}})
+    known = bertender.open_model(
+        replace(teacher, card=teacher.card.model_copy(update={"task": task}))
+    )
+    with pytest.raises(DataError, match=r"row 0 has 2 texts.*Give one text a row"):
+        known.logits([("apple", "saw")])
+
+
+@pytest.mark.parametrize("texts", [[], (), iter(())])
+def test_no_text_is_refused(texts: Any, teacher: Artifact) -> None:
+    with pytest.raises(DataError, match="no text to predict"):
+        bertender.open_model(teacher).logits(texts)
+
+
+def test_texts_may_come_one_by_one(teacher: Artifact) -> None:
+    assert len(bertender.open_model(teacher).logits(iter(["apple", "saw"]))) == 2  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", [*ALL, "pairs"])
+def test_examples_of_each_kind_are_taken_and_others_not(name: str) -> None:
+    task = NAMED[name]
+    problem, columns = task.problem, len(task.text_columns)
+    examples = problem.asked(task.dev.examples[:4])
+    assert checked_examples(examples, problem, columns) == [*examples]
+    assert checked_examples(iter(examples), problem, None) == [*examples]
+    fewest, most = problem.text_counts(columns)
+    for count in {fewest - 1, *(() if most is None else (most + 1,))}:
+        with pytest.raises(DataError, match=rf"row 0 has {count} texts?, and the model reads"):
+            checked_examples([("apple",) * count], problem, columns)
+
+
+SETTINGS: Iterable[dict[str, int]] = ({"max_length": 0}, {"max_length": -5}, {"threads": -1})
+
+
+@pytest.mark.parametrize("settings", SETTINGS, ids=str)
+def test_numbers_that_the_command_refuses_are_refused(
+    settings: dict[str, Any], teacher: Artifact
+) -> None:
+    said = r"=-?\d: allowed is [01] or more"
+    with pytest.raises(ConfigError, match=said):
+        bertender.open_model(teacher, **settings)
+    with pytest.raises(ConfigError, match=said):
+        bertender.Scorer(teacher, **settings)(["apple"])
+
+
+def test_sizes_of_batches_are_positive(teacher: Artifact) -> None:
+    with pytest.raises(ConfigError, match="tokens_per_batch=0: allowed is 1"):
+        bertender.Scorer(teacher, tokens_per_batch=0)
+    for settings in ({"batch_size": 0}, {"retries": -1}):
+        with pytest.raises(ConfigError, match="allowed is"):
+            bertender.classify(["apple"], "http://127.0.0.1:9", **settings)  # type: ignore[arg-type]
