@@ -206,7 +206,7 @@ def task_of_file(artifact: Artifact, path: Path, config: DiffConfig) -> Task:
 
     Raises:
         DataError: the file is wrong.
-        ConfigError: its labels are not the model's.
+        ConfigError: its labels are not the model's, or it has other numbers of texts.
     """
     record, problem = artifact.card.task, problem_of(artifact)
     source = record.source if record.source.get("train") or record.source.get("dev") else {}
@@ -216,6 +216,7 @@ def task_of_file(artifact: Artifact, path: Path, config: DiffConfig) -> Task:
     settings = TaskConfig.parse({**known, **kind, **named, "dev": path})
     if config.label_column is None and not _has_labels(path, settings, problem):
         columns = tuple(filter(None, (settings.text_column, settings.pair_column)))
+        problem.check_columns(columns, record.text_count)
         nothing, name = Split((), ()), record.name
         task = Task(
             *(name, record.labels, record.metric, columns, nothing, nothing),
@@ -226,6 +227,7 @@ def task_of_file(artifact: Artifact, path: Path, config: DiffConfig) -> Task:
         targets = tuple(map(problem.unlabelled, examples))
         return replace(task, dev=Split(examples, targets), left_out=skipped.report())
     task = load_files(settings, has_model=True)
+    problem.check_columns(task.text_columns, record.text_count)
     return with_model_labels(task, record.labels, settings.label_map, artifact.name)
 
 

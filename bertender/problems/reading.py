@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from bertender.core.errors import DataError
+from bertender.core.errors import ConfigError, DataError
 from bertender.metrics.targets import NO_LABEL
 from bertender.text.batch import Example, is_blank, to_examples
 
@@ -136,6 +136,22 @@ class Reading(ABC, Generic[Target]):
             columns: number of the task's text columns; None for a model that records none.
         """
         return (1, 2) if columns is None else (columns, columns)
+
+    def check_columns(self, named: Sequence[str], columns: int | None) -> None:
+        """Raise ConfigError where a file's text columns are more or fewer than the model reads.
+
+        Args:
+            named: the columns of the file.
+            columns: as in `text_counts`.
+        """
+        fewest, most = (1, 1) if self.labels_words else self.text_counts(columns)
+        if most is not None and not fewest <= len(named) <= most:
+            texts = "text" if most == 1 else "texts"
+            advice = "Leave --pair-column out" if len(named) > most else "Name it by --pair-column"
+            raise ConfigError(
+                f"the columns are {', '.join(named)}, and the model reads {most} {texts} an "
+                f"example. {advice}, or give a model of {len(named)}."
+            )
 
     # examples of several rows, and examples among others
 

@@ -123,6 +123,7 @@ class TextColumns:
         """Return the columns of a file.
 
         Raises:
+            ConfigError: the user named more columns than the model reads.
             DataError: the file lacks one, or has one text per line while the model reads several.
         """
         problem, (first, *others) = self.problem, self.record.text_columns
@@ -139,13 +140,15 @@ class TextColumns:
         lines = has_lines(table.path)
         if lines and self.text is None:
             first = TEXT
-        more = () if problem.gives_vectors else problem.more_columns(named, there)
-        columns = (first, *more)
+        if problem.gives_vectors:  # its pairs are of training alone
+            named = self.more
+        columns = (first, *problem.more_columns(named, there))
         if lines and len(columns) > 1:
             raise DataError(
                 f"{table.path}: a line holds one text, and the model reads {', '.join(columns)}. "
                 "Give a table with these columns: CSV, TSV, JSONL or Parquet."
             )
+        problem.check_columns(columns, self.record.text_count)
         table.require(columns)
         return columns
 

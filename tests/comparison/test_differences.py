@@ -170,6 +170,13 @@ def test_a_file_is_read_with_its_labels_or_without(teacher: Artifact, tmp_path: 
     assert task_of_file(teacher, tmp_path / "bare.csv", named).dev.examples == task.dev.examples
     with pytest.raises(DataError, match="no column 'class'"):
         task_of_file(teacher, labelled, DiffConfig.parse({"label_column": "class"}))
+    pairs = DiffConfig.parse({"text_column": "text", "pair_column": "more"})
+    known = with_task(teacher, source={"dev": "dev.csv"})
+    for names, row in (("text,more,label", "ripe plum,saw,fruit"), ("text,more", "ripe plum,saw")):
+        (tmp_path / "pairs.csv").write_text(f"{names}\n{row}\n")
+        assert len(task_of_file(teacher, tmp_path / "pairs.csv", pairs).dev) == 1
+        with pytest.raises(ConfigError, match="reads 1 text an example"):
+            task_of_file(known, tmp_path / "pairs.csv", pairs)
     found = differences(teacher, teacher, bare)
     assert (found.n, found.labelled, found.differences) == (2, 0, ())
 

@@ -22,9 +22,12 @@ from bertender.core.card import Calibration
 from bertender.core.errors import ConfigError, DataError, ModelError, RowError
 from bertender.models.classifier import Classifier, open_classifier
 from bertender.problems.problem import log_softmax
+from bertender.problems.sentence_embedding import SENTENCE_EMBEDDING
+from bertender.problems.token_classification import TOKEN_CLASSIFICATION
 from bertender.scoring.job import Job
 from bertender.scoring.score import ScoreRun
 from bertender.scoring.scorer import Scorer, rounded
+from bertender.scoring.texts import TextColumns, open_source
 from bertender.tasks.task import Task
 from bertender.text.batch import Example
 from distill.finetuning.baseline import train_bag_of_words
@@ -267,6 +270,38 @@ def test_bad_rows_stop_before_anything_runs_or_are_left_out(
     assert [row["text"] for row in rows_of(out)] == texts
     records = [json.loads(each.read_text()) for each in sorted((out / "_parts").iterdir())]
     assert [(each["rows"], each["texts"]) for each in records] == [(10, 10), (10, 9), (6, 6)]
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_columns_of_another_number_of_texts_are_refused(
+    count: int, teacher: Artifact, texts: list[str], tmp_path: Path
+) -> None:
+    """A model that records no data may read one text or two."""
+    columns = {"text_column": "text", "pair_column": "label"}
+    assert scored(teacher, source_of(texts, tmp_path), tmp_path / "free", **columns).texts == 25
+    task = {"source": {"train": "train.csv"}, "text_columns": ("text", "more")[:count]}
+    card = teacher.card.model_copy(update={"task": teacher.card.task.model_copy(update=task)})
+    known, out = replace(teacher, card=card), tmp_path / "out"
+    if count == 1:
+        with pytest.raises(ConfigError, match=r"text, label, and the model reads 1 text an exam"):
+            scored(known, source_of(texts, tmp_path), out, **columns)
+    else:
+        assert scored(known, source_of(texts, tmp_path), tmp_path / "two", **columns).texts == 25
+        with pytest.raises(DataError, match="no column 'more'"):
+            scored(known, source_of(texts, tmp_path), out, text_column="text")
+    assert not out.exists()
+
+
+@pytest.mark.parametrize("problem", [SENTENCE_EMBEDDING, TOKEN_CLASSIFICATION])
+def test_a_second_column_is_refused_where_a_text_stands_alone(
+    problem: Any, teacher: Artifact, texts: list[str], tmp_path: Path
+) -> None:
+    record = teacher.card.task.model_copy(update={"text_columns": problem.columns.texts})
+    columns = TextColumns(problem, record, "text", "label")
+    with pytest.raises(ConfigError, match=r"reads 1 text an example\. Leave --pair-column out"):
+        columns.of(open_source(source_of(texts, tmp_path)))
+    alone = TextColumns(problem, record, "text")
+    assert alone.of(open_source(source_of(texts, tmp_path))) == ("text",)
 
 
 def test_columns_of_predictions_are_never_those_of_the_file(
