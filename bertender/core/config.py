@@ -96,7 +96,7 @@ class Config(Record):
         try:
             config = cls.model_validate(dict(values))
         except ValidationError as error:
-            problems = "; ".join(cls._explain(problem) for problem in error.errors())
+            problems = "; ".join(cls._explain(problem) for problem in problems_of(error))
             raise ConfigError(problems) from None
         config.check_rules()
         return config
@@ -166,6 +166,19 @@ class Rule(Generic[C]):
         if callable(self.message):
             raise ConfigError(settings + self.message(config))
         raise ConfigError(settings + self.message.format_map(dict(config)))
+
+
+def problems_of(error: ValidationError) -> list[Any]:
+    """Return the problems of an error, but for tuples that are too short since items are bad."""
+    problems = error.errors()
+    places = [each["loc"] for each in problems]
+
+    def follows(problem: Any) -> bool:
+        own = problem["loc"]
+        inside = any(len(each) > len(own) and each[: len(own)] == own for each in places)
+        return problem["type"] == "too_short" and inside
+
+    return [each for each in problems if not follows(each)]
 
 
 def check_least(least: int, **settings: float | None) -> None:

@@ -22,7 +22,7 @@ from pydantic import BeforeValidator, Field, ValidationError
 from bertender.core.artifact import Artifact, check_not_finished, digest_of
 from bertender.core.build_once import build_once, forget_work, was_built
 from bertender.core.card import library_versions
-from bertender.core.config import Config, Record
+from bertender.core.config import Config, Record, problems_of
 from bertender.core.errors import BertenderError, ConfigError, UnknownNameError, nearest_hint
 from bertender.core.files import unusable_parent
 from bertender.recipes.stage import Earlier, Product, Source, Stage
@@ -182,7 +182,7 @@ def parse_recipe(name: str, text: str) -> Recipe:
     try:
         recipe = Recipe.model_validate({"name": name, **values})
     except ValidationError as error:
-        problems = "; ".join(_explain(problem, values) for problem in error.errors())
+        problems = "; ".join(_explain(problem, values) for problem in problems_of(error))
         raise ConfigError(f"recipe {name!r}: {problems}") from None
     if ("task" in values) == ("tasks" in values):
         raise ConfigError(

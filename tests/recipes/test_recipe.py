@@ -88,6 +88,12 @@ def test_all_problems_are_named_at_once() -> None:
         assert problem in str(refused.value)
 
 
+def test_a_bad_step_alone_is_not_a_recipe_without_steps() -> None:
+    with pytest.raises(ConfigError) as refused:
+        parse_recipe("mine", "summary: toy\ntask: {}\nsteps: [{name: a.b, stage: baseline}]")
+    assert "step 1 (a.b), key 'name'" in str(refused.value) and "least 1" not in str(refused.value)
+
+
 def test_a_recipe_is_read() -> None:
     recipe = parse_recipe("mine", step("{name: int8, stage: quantize, from: [onnx], with: {a: 1}}"))
     assert [s.sources for s in recipe.steps] == [(), ("teacher",), ("teacher",), ("onnx",)]
