@@ -95,7 +95,7 @@ def has_lines(path: Path) -> bool:
 def open_source(path: Path, bad: OnBadRow = stop) -> Table:
     """Open a file of texts: a table, or LINES with one text per line."""
     if not has_lines(path):
-        return open_table(path, bad)
+        return open_table(path, bad, others=LINES)
 
     def rows(columns: Sequence[str]) -> Iterator[Row]:
         for place, line in lines_of(path, bad):

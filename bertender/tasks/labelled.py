@@ -326,7 +326,7 @@ def read_placed_texts(
     if path.name.lower().endswith(LINES):
         rows = [*_lines(path, text_columns, bad)]
     else:
-        table = open_table(path, bad)
+        table = open_table(path, bad, others=LINES)
         first, usual = text_columns[0], problem.columns.texts[0]
         if first == default_of("text_column") not in table.columns and usual in table.columns:
             first = usual

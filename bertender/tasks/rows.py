@@ -250,12 +250,13 @@ class Table:
                 raise DataError(f"{self.path}: two columns are named {column!r}. Rename one.")
 
 
-def open_table(path: Path, bad: OnBadRow = stop) -> Table:
+def open_table(path: Path, bad: OnBadRow = stop, *, others: Sequence[str] = ()) -> Table:
     """Open a data file by its suffix, a row of READERS.
 
     Args:
         path: the file.
         bad: called with each bad row.
+        others: suffixes that the caller reads itself, for the error.
 
     Raises:
         DataError: unknown suffix, or the file is missing, empty, or not of its format.
@@ -265,8 +266,9 @@ def open_table(path: Path, bad: OnBadRow = stop) -> Table:
     reader = known.get((Path(path.stem) if packed else path).suffix.lower())
     if reader is None:
         raise DataError(
-            f"{path}: unknown suffix {path.suffix!r}. Allowed: {', '.join(known)}. "
-            "Rename the file, or save it in one of these formats."
+            f"{path}: unknown suffix {path.suffix!r}. Allowed: {', '.join((*READERS, *others))}; "
+            f"{', '.join(NESTED)} in SQuAD's form. Rename the file, or save it in one of these "
+            "formats."
         )
     return reader(path, bad)
 

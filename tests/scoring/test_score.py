@@ -216,6 +216,12 @@ def test_another_command_into_the_folder_is_an_error(
     assert not [*out.glob("*.jsonl")]
 
 
+def test_the_suffixes_of_texts_are_named(teacher: Artifact, tmp_path: Path) -> None:
+    (tmp_path / "foo.text").write_text("apple\n")
+    with pytest.raises(DataError, match=r"Allowed: .csv.*, .txt, .txt.xz; .json in SQuAD's form"):
+        scored(teacher, tmp_path / "foo.text", tmp_path / "out")
+
+
 def test_folders_that_hold_something_else(
     teacher: Artifact, texts: list[str], tmp_path: Path
 ) -> None:

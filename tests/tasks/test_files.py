@@ -265,7 +265,10 @@ def test_lines_are_those_that_wc_counts(tmp_path: Path) -> None:
         ("texts.txt", "\n \n", ("text",), "has no texts"),
         ("texts.csv", "text\n", ("text",), "has no texts"),
         ("texts.csv", "txet\na\n", ("text",), "no column 'text'. Did you mean 'txet'"),
-        ("texts.doc", "a", ("text",), "unknown suffix '.doc'"),
+        (
+            *("texts.doc", "a", ("text",)),
+            r"unknown suffix '.doc'. Allowed: .csv, .*.parquet, .txt, .txt.xz; .json in SQuAD's",
+        ),
         ("texts.txt", "", ("text",), "the file is empty"),
         ("texts.txt.xz", "a\n", ("text",), "damaged or unreadable: .*Copy it again"),
         ("texts.xz", "a\n", ("text",), "unknown suffix '.xz'"),
