@@ -73,7 +73,7 @@ def check_exportable(source: Artifact) -> None:
     """Raise ModelError unless `source` is a torch classifier."""
     if source.card.kind != "torch" or not source.card.task.labels:
         raise ModelError(
-            f"{source.path} is of kind {source.card.kind!r} (stage {source.card.stage!r}); only "
+            f"{source.place} is of kind {source.card.kind!r} (stage {source.card.stage!r}); only "
             "torch classifiers can be exported. Give the artifact of `finetune` or `distill`."
         )
 
@@ -158,11 +158,11 @@ def _check_padding_unread(source: Artifact, model: PreTrainedModel) -> None:
     padding = padding_embedding(model)
     if padding is not None and padding.any():
         raise ModelError(
-            f"{source.path}: the embedding of padding (token {model.config.pad_token_id}) has "
+            f"{source.place}: the embedding of padding (token {model.config.pad_token_id}) has "
             f"numbers up to {float(padding.abs().max()):.3g}, allowed is 0: in a "
             f"{source.card.family!r} model each token reads its neighbours, so that a text would "
             "have other logits in a batch than alone. Train it once more from there, which "
-            f"sets it to 0: bertender finetune --teacher {source.path}."
+            f"sets it to 0: bertender finetune --teacher {source.place}."
         )
 
 

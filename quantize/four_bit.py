@@ -60,7 +60,7 @@ class FourBit(Writer):
         candidates = [each.node for each in products if not each.is_gemm]  # MatMulNBits has no bias
         if not candidates:
             raise ModelError(
-                f"{context.source.path} has no product whose weights can have 4 bits: all "
+                f"{context.source.place} has no product whose weights can have 4 bits: all "
                 f"{len(products)} have a bias of their own. Use --scheme dynamic."
             )
 

@@ -79,7 +79,7 @@ class QBert(Qat):
         few_bit_tables = large_tables(start.context) if config.has_four_bit_tables else {}
         if config.has_four_bit_tables and not few_bit_tables:
             raise ModelError(
-                f"{context.source.path} has no embedding table that can have {config.table_bits} "
+                f"{context.source.place} has no embedding table that can have {config.table_bits} "
                 "bits: rows must be of an even width. Leave --table-bits out."
             )
         bits, sensitivity = allotted_bits(start)

@@ -376,7 +376,7 @@ def check_same_task(source: Artifact, task: Task) -> None:
     ):
         raise ConfigError(
             f"task {task.name!r} has the labels {', '.join(task.labels)} and "
-            f"{len(task.text_columns)} text column(s); {source.path} predicts {', '.join(labels)} "
+            f"{len(task.text_columns)} text column(s); {source.place} predicts {', '.join(labels)} "
             f"from {len(columns)}. Texts of another task calibrate and prove nothing: give its own."
         )
 

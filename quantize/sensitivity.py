@@ -250,7 +250,7 @@ def _exported_from(context: QuantizationContext) -> Artifact:
     except BertenderError as error:
         reason = str(error).rstrip(".")
     raise ModelError(
-        f"curvature needs the torch artifact that {context.source.path} was exported from "
+        f"curvature needs the torch artifact that {context.source.place} was exported from "
         f"({reason}). Put it back there, or give --sensitivity "
         "leave-one-out, which needs the graph alone."
     )

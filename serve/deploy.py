@@ -95,8 +95,8 @@ def _check_same_task(served: Artifact, artifact: Artifact, model: str) -> None:
     differing = [f"{name} {new}, served {old}" for name, (old, new) in pairs.items() if old != new]
     if differing:
         raise ConfigError(
-            f"{artifact.path} is not of the task of {model!r}: {'; '.join(differing)}. Its clients "
-            "would get other answers than they ask for. Set --other-task if that is meant."
+            f"{artifact.place} is not of the task of {model!r}: {'; '.join(differing)}. Its "
+            "clients would get other answers than they ask for. Set --other-task if that is meant."
         )
 
 
@@ -148,7 +148,7 @@ def _refused(
     target: Target, folder: ModelFolder, artifact: Artifact, reason: str
 ) -> DeploymentError:
     """Return an error that describes the present state."""
-    refusal = f"{artifact.path} does not take the place of {folder.name!r}"
+    refusal = f"{artifact.place} does not take the place of {folder.name!r}"
     try:
         version = folder.served
     except OSError:

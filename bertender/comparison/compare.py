@@ -460,7 +460,7 @@ def texts_chosen_on(artifacts: Sequence[Artifact]) -> tuple[ChosenOn, ...]:
 
 def _check_same_labels(artifacts: Sequence[Artifact], task: Task) -> None:
     others = [
-        f"{artifact.path} has {artifact.card.task.labels}, of task {artifact.card.task.name!r}"
+        f"{artifact.place} has {artifact.card.task.labels}, of task {artifact.card.task.name!r}"
         for artifact in artifacts
         if (artifact.card.task.problem_type, artifact.card.task.labels)
         != (task.problem_type, task.labels)

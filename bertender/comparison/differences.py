@@ -181,19 +181,19 @@ def check_comparable(first: Artifact, second: Artifact) -> None:
     kinds = [each.card.task.problem_type for each in (first, second)]
     if kinds[0] != kinds[1]:
         raise ModelError(
-            f"{first.path} was made for {kinds[0]!r} and {second.path} for {kinds[1]!r}, so that "
+            f"{first.place} was made for {kinds[0]!r} and {second.place} for {kinds[1]!r}, so that "
             "their answers cannot be compared. Give two artifacts of one task."
         )
     if kinds[0] not in COMPARED:
         raise ConfigError(
-            f"{first.path} is a model of {kinds[0]!r}, and texts are compared one by one for "
+            f"{first.place} is a model of {kinds[0]!r}, and texts are compared one by one for "
             f"{', '.join(sorted(COMPARED))}. `bertender compare` and `verify` take any kind."
         )
     own, theirs = (each.card.task.labels for each in (first, second))
     if kinds[0] != REGRESSION.name and {*own} != {*theirs}:
         alone = [(first, {*own} - {*theirs}), (second, {*theirs} - {*own})]
         lacking = [
-            f"{each.path} alone has {listed(sorted(names))}" for each, names in alone if names
+            f"{each.place} alone has {listed(sorted(names))}" for each, names in alone if names
         ]
         raise ModelError(
             f"the artifacts have different labels: {' and '.join(lacking)}. Give two of one task."

@@ -499,7 +499,7 @@ def read_golden(artifact: Artifact) -> GoldenTexts:
     stage = artifact.card.stage
     if GOLDEN_NAME not in artifact.card.files:
         raise ArtifactError(
-            f"{artifact.path} has no golden texts, with which a copy of it is compared elsewhere: "
+            f"{artifact.place} has no golden texts, with which a copy of it is compared elsewhere: "
             f"it was made by an earlier version, with --golden-texts 0, or of long texts alone. "
             f"Make it again with `bertender {stage}`, which stores some."
         )

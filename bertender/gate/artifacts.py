@@ -184,8 +184,8 @@ def verify(
     ours, theirs = (each.card.task.problem_type for each in (reference, candidate))
     if ours != theirs:
         raise ConfigError(
-            f"{reference.path} was made for {ours!r} and {candidate.path} for {theirs!r}, so that "
-            "their outputs cannot be compared. Give two artifacts of one task."
+            f"{reference.place} was made for {ours!r} and {candidate.place} for {theirs!r}, so "
+            "that their outputs cannot be compared. Give two artifacts of one task."
         )
     examples, truth = labelled_sample(task, task.dev, config.texts or len(task.dev), config.seed)
     usual = tolerance_in(config.runtime, candidate.card.precision)

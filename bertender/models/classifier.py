@@ -149,7 +149,7 @@ def open_classifier(
         )
     if artifact.card.kind == "bundle":
         raise ModelError(
-            f"{artifact.path} is a bundle for other programs, which bertender writes and does not "
+            f"{artifact.place} is a bundle for other programs, which bertender writes and does not "
             "read. Give the artifact that it was made from."
         )
     # counted as in training: two classes are stored as two rows, although one was fitted
@@ -242,10 +242,10 @@ def load_torch_classifier(artifact: Artifact, **settings: Any) -> PreTrainedMode
             auto_class(problem.model_class), str(artifact.path), local_files_only=True, **settings
         )
     except (OSError, ValueError, RuntimeError, SafetensorError) as error:
-        raise ModelError(f"transformers cannot open {artifact.path}: {error}") from None
+        raise ModelError(f"transformers cannot open {artifact.place}: {error}") from None
     if report["missing_keys"]:
         raise ModelError(
-            f"{artifact.path} (stage {artifact.card.stage!r}) is not a classifier: it has no "
+            f"{artifact.place} (stage {artifact.card.stage!r}) is not a classifier: it has no "
             f"weights for {', '.join(sorted(report['missing_keys']))}. Fine-tune it on a task "
             "first."
         )
@@ -260,7 +260,7 @@ def _recorded_parameters(artifact: Artifact) -> int:
     """Return the number of parameters from the card, the only place that has it."""
     if (parameters := artifact.card.findings.parameters) is None:
         raise ModelError(
-            f"the card of {artifact.path} has no number of parameters. Build it again (stage "
+            f"the card of {artifact.place} has no number of parameters. Build it again (stage "
             f"{artifact.card.stage!r})."
         )
     return parameters

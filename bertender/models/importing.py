@@ -140,7 +140,7 @@ def open_artifact(source: str | os.PathLike[str], *, verify: bool = True) -> Art
             "DIRECTORY."
         ) from None
     artifact = Artifact.load(out, verify=verify)
-    _warn_of_unnamed_labels(artifact)
+    _warn_of_unnamed_labels(artifact, str(source))
     return artifact
 
 
@@ -180,16 +180,16 @@ def import_model(
         )
     _write(found, out, labels, pooling, problem_type)
     artifact = Artifact.load(out)
-    _warn_of_unnamed_labels(artifact)
+    _warn_of_unnamed_labels(artifact, str(source))
     return artifact
 
 
-def _warn_of_unnamed_labels(artifact: Artifact) -> None:
+def _warn_of_unnamed_labels(artifact: Artifact, source: str) -> None:
     if are_unnamed(labels := artifact.card.task.labels):
         logger.warning(
             "the labels of %s have no names (%s): they are taken by position. Name them by "
             "bertender import --labels, or map those of your data by --label-map",
-            artifact.place,
+            source,
             ", ".join(labels),
         )
 

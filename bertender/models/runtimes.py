@@ -263,7 +263,7 @@ def check_suits(runtime: str, artifact: Artifact) -> None:
     """Raise ConfigError where a runtime would run a quantized artifact in floats."""
     if not suits(runtime, artifact):
         raise ConfigError(
-            f"runtime={runtime} multiplies no 8-bit integers, and {artifact.path} is of precision "
+            f"runtime={runtime} multiplies no 8-bit integers, and {artifact.place} is of precision "
             f"{artifact.card.precision}: it would be slower than the float model. Give a float "
             "artifact, as `bertender export --precision float16` writes one, or another runtime: "
             f"{', '.join(WITH_INTEGERS)}."

@@ -174,8 +174,8 @@ def _measured(artifact: Artifact, path: Path | None) -> Measured | None:
     if not rows:
         listed = ", ".join(f"{row.name} ({row.digest[:12]})" for row in comparison.rows)
         raise DataError(
-            f"comparison={path}: no row is of {artifact.path} ({artifact.digest[:12]}); its rows "
-            f"are {listed}. Measure it: bertender compare {artifact.path} --out FILE."
+            f"comparison={path}: no row is of {artifact.place} ({artifact.digest[:12]}); its rows "
+            f"are {listed}. Measure it: bertender compare {artifact.place} --out FILE."
         )
     return Measured(comparison, rows[0])
 

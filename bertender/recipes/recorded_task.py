@@ -60,13 +60,13 @@ def recorded_task(artifact: Artifact, changes: Mapping[str, Any]) -> Task:
         config = TaskConfig.parse({**({"select": share} if source else {}), **settings})
         if config.select is not None and config.select > share:
             raise ConfigError(
-                f"select={config.select:g}: {artifact.path} was made with select={share:g}, and "
+                f"select={config.select:g}: {artifact.place} was made with select={share:g}, and "
                 f"has learned from the other texts. Give {share:g} at most, or make it again."
             )
     held_out_then = is_own and source.get("dev") is None
     if config.train is not None and config.dev is None and not held_out_then:
         raise ConfigError(
-            f"train={config.train} is set without dev, and {artifact.path} may have learned from "
+            f"train={config.train} is set without dev, and {artifact.place} may have learned from "
             "the texts that would be held out of it. Give --dev FILE besides."
         )
     _check_not_chosen_on(artifact, config)
@@ -115,6 +115,6 @@ def _check_not_chosen_on(artifact: Artifact, config: TaskConfig) -> None:
     if config.train is not None or config.select not in (None, before):
         setting = f"select={config.select:g}" if config.train is None else f"train={config.train}"
         raise ConfigError(
-            f"{setting}: {artifact.path} was chosen and calibrated on a share of {before:g} of "
+            f"{setting}: {artifact.place} was chosen and calibrated on a share of {before:g} of "
             f"{source['dev']}, which would score it. Leave it out, or make the artifact again so."
         )

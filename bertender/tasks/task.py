@@ -334,7 +334,7 @@ class Task:
                 f"--problem-type {self.problem_type} --out DIRECTORY, and give that."
             )
             raise ConfigError(
-                f"{artifact.path} was made for {own!r}, and task {self.name!r} is one of "
+                f"{artifact.place} was made for {own!r}, and task {self.name!r} is one of "
                 f"{self.problem_type!r}. Give a task of the model's problem type."
                 f"{otherwise if either else ''}"
             )

@@ -88,7 +88,7 @@ class Teacher:
         if alike and not own:
             heads = " and ".join(f"head {name!r} {listed(own)}" for name, own in alike.items())
             raise ConfigError(
-                f"the teacher {artifact.path} predicts {listed(record.labels)}, and of task "
+                f"the teacher {artifact.place} predicts {listed(record.labels)}, and of task "
                 f"{task.name!r} {heads} (in this order). Give one that was fine-tuned on the "
                 "labels of a head."
             )
@@ -96,7 +96,7 @@ class Teacher:
             check_same_labels(artifact, task)
         elif len(named) > 1:
             raise ConfigError(
-                f"the teacher {artifact.path} (task {record.name!r}) has the labels of several "
+                f"the teacher {artifact.place} (task {record.name!r}) has the labels of several "
                 f"heads: {', '.join(named)}. Call a head as the task of its teacher."
             )
         return cls(artifact, on_device(load_torch_classifier(artifact)), next(iter(named), None))
@@ -221,18 +221,18 @@ def check_same_labels(teacher: Artifact, task: Task) -> None:
     """
     if teacher.card.kind != "torch" or not teacher.card.task.labels:
         raise ModelError(
-            f"{teacher.path} (kind {teacher.card.kind}, stage {teacher.card.stage}) is not a "
+            f"{teacher.place} (kind {teacher.card.kind}, stage {teacher.card.stage}) is not a "
             "trained classifier. Give one, such as the artifact of `bertender finetune`."
         )
     if teacher.card.task.problem_type != task.problem_type:
         raise ConfigError(
-            f"the teacher {teacher.path} was made for {teacher.card.task.problem_type!r}, and task "
-            f"{task.name!r} is one of {task.problem_type!r}. Give one that was fine-tuned on this "
-            "task."
+            f"the teacher {teacher.place} was made for {teacher.card.task.problem_type!r}, and "
+            f"task {task.name!r} is one of {task.problem_type!r}. Give one that was fine-tuned "
+            "on this task."
         )
     if teacher.card.task.labels != task.labels:
         raise ConfigError(
-            f"the teacher {teacher.path} predicts {', '.join(teacher.card.task.labels)} (task "
+            f"the teacher {teacher.place} predicts {', '.join(teacher.card.task.labels)} (task "
             f"{teacher.card.task.name!r}), and the labels of task {task.name!r} are "
             f"{', '.join(task.labels)}. Give one that was fine-tuned on this task."
         )

@@ -39,7 +39,7 @@ def check_target(config: BundleConfig, source: Artifact) -> None:
     config.check_rules()
     if source.card.kind not in ("torch", "onnx") or not source.card.task.labels:
         raise ModelError(
-            f"{source.path} is of kind {source.card.kind!r} (stage {source.card.stage!r}); only "
+            f"{source.place} is of kind {source.card.kind!r} (stage {source.card.stage!r}); only "
             "graphs are bundled, and torch classifiers, which are exported first. Give the "
             "artifact of `export` or `quantize`."
         )

@@ -142,9 +142,9 @@ class Browser(Program):
         precision = source.card.precision
         if precision not in DTYPES:
             raise ModelError(
-                f"{source.path} is of precision {precision}, which WebAssembly has no kernels for; "
-                f"{', '.join(DTYPES)} it has. Export it in float32, or quantize it with --scheme "
-                "dynamic."
+                f"{source.place} is of precision {precision}, which WebAssembly has no kernels "
+                f"for; {', '.join(DTYPES)} it has. Export it in float32, or quantize it with "
+                "--scheme dynamic."
             )
         nodes = []
         if source.card.kind == "onnx":
@@ -152,18 +152,18 @@ class Browser(Program):
         operators = {node.op_type for node in nodes}
         if lacking := next((name for name in WITHOUT_KERNELS if name in operators), None):
             raise ModelError(
-                f"{source.path} has {lacking}: {WITHOUT_KERNELS[lacking]}. Quantize it with "
+                f"{source.place} has {lacking}: {WITHOUT_KERNELS[lacking]}. Quantize it with "
                 "--scheme dynamic or static."
             )
         if _turns_weights(nodes):
             raise ModelError(
-                f"{source.path} transposes weights with scales, and the ONNX Runtime of "
+                f"{source.place} transposes weights with scales, and the ONNX Runtime of "
                 f"transformers.js {CHECKED_VERSION}, of about version 1.30, ends while it opens "
                 "such a graph. Quantize it again with this version of bertender."
             )
         if has_weights_beside(source):
             raise ModelError(
-                f"the weights of {source.path} lie in a file beside its graph, and a browser's "
+                f"the weights of {source.place} lie in a file beside its graph, and a browser's "
                 "memory ends at 4 GB. Export it with a larger --external-above-mb, or distil a "
                 "smaller model."
             )

@@ -32,7 +32,7 @@ class OpenVinoFolder(Program):
         check_installed(RUNTIME)
         if source.card.precision in ("int4", "int3", "int2"):
             raise ModelError(
-                f"{source.path} has weights of {source.card.precision}, in operators that ONNX "
+                f"{source.place} has weights of {source.card.precision}, in operators that ONNX "
                 "Runtime alone has. Give a float artifact, or quantize it with --scheme static "
                 "--runtime openvino."
             )

@@ -61,13 +61,13 @@ class SingleFile(Program):
         task = source.card.task
         if task.problem_type not in ANSWERS:
             raise ModelError(
-                f"{source.path} is made for {task.problem_type}, and a single file answers for a "
+                f"{source.place} is made for {task.problem_type}, and a single file answers for a "
                 f"text as a whole: {', '.join(ANSWERS)}. The tokenizer's operator reads one in a "
                 "run, and does not say where its tokens stand. Use --to browser."
             )
         if len(task.text_columns) > 1 and not problem_of(source).gives_vectors:
             raise ModelError(
-                f"{source.path} reads pairs of texts ({', '.join(task.text_columns)}), which the "
+                f"{source.place} reads pairs of texts ({', '.join(task.text_columns)}), which the "
                 "tokenizer's operator does not cut where the model's input ends. Use --to browser."
             )
         parts = json.loads((source.path / TOKENIZER_NAME).read_text(encoding="utf-8"))
@@ -75,17 +75,17 @@ class SingleFile(Program):
         if types != READS:
             found = ", ".join(f"{name} {own}" for name, own in types.items())
             raise ModelError(
-                f"the tokenizer of {source.path} has {found}; {PACKAGE} reads the same tokens "
+                f"the tokenizer of {source.place} has {found}; {PACKAGE} reads the same tokens "
                 f"only for {', '.join(' '.join(each) for each in READS.items())}. Use --to browser."
             )
         if windows_of(load_tokenizer(source.path)) is not None:
             raise ModelError(
-                f"{source.path} reads long texts in windows, and the operator cuts them. Use --to "
+                f"{source.place} reads long texts in windows, and the operator cuts them. Use --to "
                 "browser, or train without --windows."
             )
         if has_weights_beside(source):
             raise ModelError(
-                f"the weights of {source.path} lie in a file beside its graph, and one file holds "
+                f"the weights of {source.place} lie in a file beside its graph, and one file holds "
                 f"at most {MOST_MB} MB. Export with a larger --external-above-mb, or quantize it."
             )
 

@@ -239,7 +239,7 @@ def check_servable(artifact: Artifact) -> None:
     """Raise ModelError unless an artifact is an ONNX classifier."""
     card = artifact.card
     if card.kind != "onnx":
-        step = f"Export it first: `bertender export {artifact.path} --out FOLDER`."
+        step = f"Export it first: `bertender export {artifact.place} --out FOLDER`."
         if card.kind == "bundle":
             step = "Give the graph that it was made of."
         raise ModelError(
@@ -248,13 +248,13 @@ def check_servable(artifact: Artifact) -> None:
         )
     if card.task.problem_type not in PROBLEMS:
         raise ModelError(
-            f"{artifact.path} was made for {card.task.problem_type!r}; the endpoint serves "
+            f"{artifact.place} was made for {card.task.problem_type!r}; the endpoint serves "
             f"{', '.join(map(repr, PROBLEMS))}. Fine-tune it on a task first: `bertender finetune`."
         )
     task = artifact.card.task
     if PROBLEMS[task.problem_type].places_are_labels and len(task.labels) < FEWEST_CHOICES:
         raise ModelError(
-            f"{artifact.path} scores choices, and does not say how many a question has. Import it "
+            f"{artifact.place} scores choices, and does not say how many a question has. Import it "
             "with their numbers, as four: bertender import ... --labels 0,1,2,3."
         )
 

@@ -29,7 +29,7 @@ from bertender.models.classifier import open_classifier
 from bertender.models.families import FAMILIES
 from bertender.models.importing import import_model, located, open_artifact, wanted
 from tests.toy_models import save_classifier, tiny_classifier
-from tests.toys import FRUIT, TOOLS, tiny_tokenizer
+from tests.toys import FRUIT, TOOLS, similarity_task, tiny_tokenizer
 
 UNNAMED = {0: "LABEL_0", 1: "LABEL_1"}
 TEXTS = [("apple pear saw",), ("hammer",), (" ".join((*FRUIT, *TOOLS)),)]
@@ -73,6 +73,15 @@ def test_half_precision_in_shards_becomes_float32(tmp_path: Path) -> None:
     assert artifact.card.precision == "float32"
     logits = np.concatenate([open_classifier(artifact).logits([text]) for text in TEXTS])
     np.testing.assert_allclose(logits, own_logits(tmp_path / "whole"), atol=1e-2)
+
+
+def test_errors_name_what_the_user_gave(tmp_path: Path) -> None:
+    """The folder in the cache would be no name to give."""
+    folder = save_classifier(tmp_path / "theirs")
+    with pytest.raises(ModelError, match=f"`bertender export {folder} --out FOLDER`"):
+        bertender.serve(folder, http_port=0, metrics_port=0).__enter__()
+    with pytest.raises(ConfigError, match=f"{folder} was made for"):
+        similarity_task(8, 8).check_problem(open_artifact(folder))
 
 
 def test_a_tagger_is_one_of_words(tmp_path: Path) -> None:
@@ -194,6 +203,9 @@ def test_labels_without_names_are_said_and_can_be_named(
     assert named.card.task.labels == ("fruit", "tool")
     own = AutoModelForSequenceClassification.from_pretrained(named.path).config
     assert own.id2label == {0: "fruit", 1: "tool"}
+    caplog.clear()
+    bertender.import_model(folder, out=tmp_path / "moved")
+    assert f"the labels of {folder} have no names" in caplog.text, "no folder that is gone"
     with pytest.raises(ConfigError, match=r"3 names, .* 2 logits"):
         import_model(folder, tmp_path / "more", labels=("a", "b", "c"))
     assert not (tmp_path / "more").exists()
