@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -19,9 +20,12 @@ from transformers import (
 )
 
 from bertender.core.artifact import Artifact
+from bertender.metrics.metric import OF_HEAD
+from bertender.models.classifier import load_torch_classifier
 from bertender.models.family import BEFORE_5
 from bertender.models.own_models import OWN_MODELS, PRUNABLE
 from bertender.tasks.task import Task
+from distill.teachers.encoders import put_in_order
 from distill.tokenizers import fitting_tokenizer
 from tests.toys import tiny_tokenizer, write_model
 
@@ -209,6 +213,16 @@ def save_classifier(folder: Path, model_type: str = "bert", **changes: Any) -> P
 def save_artifact(model: PreTrainedModel, task: Task, out: Path) -> Artifact:
     """A torch artifact of a model as it is, with a tokenizer that gives what it takes."""
     return write_model(model, fitting_tokenizer(_saved_tokenizer().name, model), task, out)
+
+
+def with_turned_labels(artifact: Artifact, task: Task, out: Path) -> Artifact:
+    """The same classifier with its labels in reverse order, those of each head apart."""
+    model = load_torch_classifier(artifact)
+    labels = task.labels[::-1]
+    if heads := [*task.problem.heads]:
+        labels = tuple(sorted(labels, key=lambda label: heads.index(label.partition(OF_HEAD)[0])))
+    put_in_order(model, task.labels, labels)
+    return save_artifact(model, replace(task, labels=labels), out)
 
 
 @cache

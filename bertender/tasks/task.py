@@ -543,6 +543,14 @@ def with_model_labels(task: Task, labels: Sequence[str], label_map: str | None, 
     )
 
 
+def same_labels(labels: Sequence[str], own: Sequence[str], problem: Problem[Any]) -> bool:
+    """Return whether two models have the same labels, in any order if labels have names."""
+    if tuple(labels) == tuple(own):
+        return True
+    by_name = problem.names_labels and len({*labels}) == len(labels)
+    return by_name and sorted(labels) == sorted(own)
+
+
 def _matched(
     own: tuple[str, ...], labels: tuple[str, ...], label_map: Mapping[str, str], model: str
 ) -> dict[str, str]:

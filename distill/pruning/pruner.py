@@ -103,7 +103,7 @@ def prune(
         sorted(tokenizer.get_vocab().items()),
     ]
     if texts.teacher is not unpruned:
-        identity.append(texts.teacher.artifact.digest)
+        identity.append(texts.teacher.digest)
     with work_directory(out, "prune", config.shaping(), *identity) as work:
         target = None
         if config.target_latency is not None:

@@ -233,7 +233,7 @@ class RecoveryTexts:
         if not self.config.recovers:  # importance reads labelled texts alone
             return token_dataset(self.labelled.train, tokenizer, problem_type)
         texts = token_dataset(self.task.train, tokenizer, problem_type)
-        teacher, digest = self.teacher.model, self.teacher.artifact.digest
+        teacher, digest = self.teacher.model, self.teacher.digest
         # the teacher's input is cut at the pruned model's longest input
         longest = longest_input(tokenizer)
         longest = min(longest, most_tokens(teacher.config) or longest)

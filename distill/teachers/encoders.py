@@ -5,6 +5,8 @@ PyTorch is imported only when a model is loaded; checking a name does not need i
 
 from __future__ import annotations
 
+import hashlib
+import json
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -28,7 +30,7 @@ from bertender.metrics.metric import labels_of_head
 from bertender.problems.problem import Problem, are_unnamed
 from bertender.problems.several_heads import SeveralHeads, head_name
 from bertender.problems.single_label_classification import SINGLE_LABEL
-from bertender.tasks.task import Task, listed
+from bertender.tasks.task import Task, listed, same_labels
 from bertender.tasks.teacher_files import (
     TeacherColumns,
     TeacherFile,
@@ -39,6 +41,7 @@ from bertender.text.tokenizer import largest_token, load_tokenizer, tokens_beyon
 from bertender.training.config import JudgedConfig
 from bertender.training.heads import head_of
 from bertender.training.heads.head import Head
+from bertender.training.heads.numbers import output_layer
 from bertender.training.heads.several import SeveralHead
 
 if TYPE_CHECKING:
@@ -58,6 +61,8 @@ class Teacher:
     model: PreTrainedModel
     head: str | None = None
     """The head of the task that the teacher predicts; None where it predicts all labels."""
+    labels: tuple[str, ...] | None = None
+    """Labels in the order of the loaded model; None for the artifact's own order."""
 
     @property
     def path(self) -> Path:
@@ -65,11 +70,15 @@ class Teacher:
 
     @property
     def digest(self) -> str:
-        return self.artifact.digest
+        """Identity of the loaded model's outputs."""
+        if self.labels is None:
+            return self.artifact.digest
+        return hashlib.sha256(json.dumps([self.artifact.digest, self.labels]).encode()).hexdigest()
 
     @classmethod
     def load(cls, artifact: Artifact, task: Task) -> Self:
-        """Load a classifier of the task's labels, or of one of its heads.
+        """Load a classifier of the task's labels, or of one of its heads. Labels in another order
+        are put in the task's order, by name.
 
         Raises:
             ModelError, ConfigError: see `check_same_labels`.
@@ -82,15 +91,18 @@ class Teacher:
             for name, kind in task.problem.heads.items()
             if kind.name == record.problem_type
         }
-        own = [name for name, labels in alike.items() if labels == record.labels]
+        own = [name for name, labels in alike.items() if labels == record.labels] or [
+            name
+            for name, labels in alike.items()
+            if same_labels(record.labels, labels, task.problem.heads[name])
+        ]
         # two heads of yes and no are told apart by the name of the task
         named = [name for name in own if head_name(record.name) == name] or own
         if alike and not own:
             heads = " and ".join(f"head {name!r} {listed(own)}" for name, own in alike.items())
             raise ConfigError(
                 f"the teacher {artifact.place} predicts {listed(record.labels)}, and of task "
-                f"{task.name!r} {heads} (in this order). Give one that was fine-tuned on the "
-                "labels of a head."
+                f"{task.name!r} {heads}. Give one that was fine-tuned on the labels of a head."
             )
         if not own:
             check_same_labels(artifact, task)
@@ -99,7 +111,13 @@ class Teacher:
                 f"the teacher {artifact.place} (task {record.name!r}) has the labels of several "
                 f"heads: {', '.join(named)}. Call a head as the task of its teacher."
             )
-        return cls(artifact, on_device(load_torch_classifier(artifact)), next(iter(named), None))
+        head = next(iter(named), None)
+        labels = task.labels if head is None else alike[head]
+        model = load_torch_classifier(artifact)
+        if labels == record.labels:
+            return cls(artifact, on_device(model), head)
+        put_in_order(model, record.labels, labels)
+        return cls(artifact, on_device(model), head, labels)
 
     def task_of(self, task: Task, *, labelled: bool = True) -> Task:
         """Return the task that the teacher predicts: `task`, or the task of its head."""
@@ -212,8 +230,30 @@ def on_device(model: PreTrainedModel) -> PreTrainedModel:
     return model
 
 
+def put_in_order(model: PreTrainedModel, own: Sequence[str], labels: Sequence[str]) -> None:
+    """Reorder the output layer's rows of a model with the labels `own`, in place.
+
+    Raises:
+        ModelError: the model has no output layer with a row for each label.
+    """
+    import torch
+
+    if (layer := output_layer(model, len(own))) is None:
+        raise ModelError(
+            f"the teacher's labels are {listed(own)}, and those of the task {listed(labels)}: the "
+            "same in another order, and this architecture has no output layer whose rows can be "
+            "put in order. Give a teacher with the order of the task."
+        )
+    rows = torch.tensor([own.index(label) for label in labels])
+    with torch.no_grad():
+        for parameter in layer.parameters():
+            parameter.copy_(parameter[rows])
+    model.config.id2label = dict(enumerate(labels))
+    model.config.label2id = {label: number for number, label in enumerate(labels)}
+
+
 def check_same_labels(teacher: Artifact, task: Task) -> None:
-    """Check that a teacher predicts this task's labels in this order.
+    """Check that a teacher predicts this task's labels, in any order.
 
     Raises:
         ModelError: the artifact is not a torch classifier.
@@ -230,7 +270,7 @@ def check_same_labels(teacher: Artifact, task: Task) -> None:
             f"task {task.name!r} is one of {task.problem_type!r}. Give one that was fine-tuned "
             "on this task."
         )
-    if teacher.card.task.labels != task.labels:
+    if not same_labels(teacher.card.task.labels, task.labels, task.problem):
         raise ConfigError(
             f"the teacher {teacher.place} predicts {', '.join(teacher.card.task.labels)} (task "
             f"{teacher.card.task.name!r}), and the labels of task {task.name!r} are "

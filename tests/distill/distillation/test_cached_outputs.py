@@ -6,11 +6,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError
+from bertender.models.classifier import open_classifier
 from bertender.tasks.task import Task
 from bertender.training.heads.head import averaged_distributions as averaged
 from distill.distillation import distillation as phases
@@ -19,8 +21,15 @@ from distill.distillation.distiller import distill
 from distill.losses.signals import Signals
 from distill.methods import METHODS
 from distill.teachers import outputs
+from distill.teachers.encoders import load_teachers
 from tests.distill.distillation.settings import SHORT
-from tests.toy_models import other_vocabulary, save_artifact, tiny_classifier
+from tests.toy_models import (
+    other_vocabulary,
+    save_artifact,
+    tiny_classifier,
+    with_turned_labels,
+)
+from tests.toys import tiny_tokenizer
 
 
 @pytest.fixture(scope="module")
@@ -116,6 +125,25 @@ def test_several_teachers_answer_together(
     with pytest.raises(ConfigError, match=r"the teacher .* predicts .*was fine-tuned on this task"):
         config = DistillConfig(more_teachers=(tmp_path / "kinds",))
         distill(trained_teacher, task, config, tmp_path / "student")
+
+
+def test_a_further_teacher_may_have_its_labels_in_another_order(
+    trained_teacher: Artifact, few: Task, tmp_path: Path
+) -> None:
+    turned = with_turned_labels(trained_teacher, few, tmp_path / "turned")
+    first, second = load_teachers(trained_teacher, [turned.path], few)
+    tokens = tiny_tokenizer()(few.train.examples[0][0], return_tensors="pt")
+    with torch.inference_mode():
+        own, theirs = (each.model.eval()(**tokens).logits for each in (first, second))
+    torch.testing.assert_close(own, theirs)
+    students = [
+        distill(
+            trained_teacher, few, DistillConfig(**SHORT, more_teachers=(more,)), tmp_path / name
+        )
+        for name, more in (("of-same", trained_teacher.path), ("of-turned", turned.path))
+    ]
+    one, other = (open_classifier(each).logits(few.dev.examples[:8]) for each in students)
+    np.testing.assert_allclose(one, other, atol=1e-4)
 
 
 def test_logits_are_averaged_as_distributions() -> None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError, ModelError
+from bertender.models.classifier import open_classifier
 from bertender.tasks.task import Task
 from bertender.text.tokenizer import load_tokenizer
 from distill.distillation.config import ALL_TOKENS, DistillConfig
@@ -16,8 +19,13 @@ from distill.distillation.distiller import distill
 from distill.finetuning.baseline import train_bag_of_words
 from distill.finetuning.config import BagOfWordsConfig
 from distill.methods import METHODS
-from tests.distill.distillation.settings import QUICK
-from tests.toy_models import other_vocabulary, save_artifact, tiny_classifier
+from tests.distill.distillation.settings import QUICK, SHORT
+from tests.toy_models import (
+    other_vocabulary,
+    save_artifact,
+    tiny_classifier,
+    with_turned_labels,
+)
 
 
 def test_a_roberta_teaches_a_student_with_berts_vocabulary_by_its_sentence_states(
@@ -64,11 +72,26 @@ def test_methods_that_compare_tokens_want_the_same_ones(
 def test_a_teacher_of_other_labels_is_refused(
     trained_teacher: Artifact, task: Task, tmp_path: Path
 ) -> None:
-    for labels in (("tool", "fruit"), ("a", "b", "c")):
+    for labels in (("tool", "fruits"), ("a", "b", "c")):
         with pytest.raises(ConfigError, match="Give one that was fine-tuned on this task"):
             distill(
                 trained_teacher, replace(task, labels=labels), DistillConfig(), tmp_path / "out"
             )
+
+
+def test_a_student_has_the_order_of_its_task(
+    trained_teacher: Artifact, task: Task, tmp_path: Path
+) -> None:
+    """It starts from the weights of a teacher with another."""
+    turned = with_turned_labels(trained_teacher, task, tmp_path / "turned")
+    plain, other = (
+        distill(each, task, DistillConfig(**SHORT), tmp_path / f"of-{each.name}")
+        for each in (trained_teacher, turned)
+    )
+    config = json.loads((other.path / "config.json").read_text())
+    assert tuple(config["id2label"].values()) == other.card.task.labels == task.labels
+    one, two = (open_classifier(each).logits(task.dev.examples[:8]) for each in (plain, other))
+    np.testing.assert_allclose(one, two, atol=1e-4)
 
 
 def test_only_a_torch_classifier_is_a_teacher(task: Task, tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from distill.pruning.rounds import recovery_texts
 from distill.teachers.encoders import Teacher
 from distill.teachers.outputs import LOGITS
 from tests.listening import listed_steps
-from tests.toy_models import save_artifact, tiny_classifier
+from tests.toy_models import save_artifact, tiny_classifier, with_turned_labels
 from tests.toys import byte_level_tokenizer, tiny_tokenizer, write_model
 
 QUICK: dict[str, Any] = {
@@ -119,6 +119,20 @@ def test_tokens_of_unlabelled_texts_stay(
     assert entries["alone"] < entries["together"]
     training = pruned["together"].card.findings.training
     assert training is None or training.unlabelled_texts is None, "nothing learned from them"
+
+
+def test_a_teacher_in_another_order_is_learned_from_by_name(
+    untrained: Artifact, trained_teacher: Artifact, task: Task, tmp_path: Path
+) -> None:
+    """Its outputs are cached apart from those in its own order."""
+    turned = with_turned_labels(trained_teacher, task, tmp_path / "turned")
+    own = Teacher.load(turned, replace(task, labels=turned.card.task.labels))
+    assert own.digest == turned.digest != Teacher.load(turned, task).digest
+    learned = [
+        logits_learned(untrained, task, PruneConfig(**QUICK, teacher=each.path))
+        for each in (trained_teacher, turned)
+    ]
+    torch.testing.assert_close(*learned)
 
 
 def test_what_cannot_be_learned_from_is_refused(
