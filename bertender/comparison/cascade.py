@@ -17,7 +17,7 @@ from bertender.comparison.accuracy import Answers
 from bertender.comparison.records import CascadeFindings
 from bertender.core.errors import ConfigError
 from bertender.metrics import score
-from bertender.models.classifier import Classifier
+from bertender.models.classifier import Classifier, in_label_order
 from bertender.problems.problem import Problem
 from bertender.tasks.task import Split, Task
 from bertender.text.batch import Batch, keep_text
@@ -57,6 +57,7 @@ class CascadePredictor:
 
 def as_classifier(name: str, small: Classifier, strong: Classifier, threshold: float) -> Classifier:
     """Return a cascade as a classifier."""
+    strong = in_label_order(strong, small.labels)
     predictor = CascadePredictor(small, strong, threshold)
     parameters = small.parameters + strong.parameters
     return Classifier(name, small.labels, keep_text, predictor, parameters, small.problem)

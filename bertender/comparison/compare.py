@@ -64,6 +64,7 @@ from bertender.core.machine import (
 )
 from bertender.metrics import paired_change
 from bertender.metrics.metric import AllScores, Change, LabelSet, Score
+from bertender.models.classifier import in_label_order
 from bertender.models.runtimes import (
     DEFAULT_RUNTIME,
     RUNTIMES,
@@ -74,7 +75,7 @@ from bertender.models.runtimes import (
     suits,
 )
 from bertender.tasks.loading import scored_too
-from bertender.tasks.task import Task
+from bertender.tasks.task import Task, same_labels
 from bertender.text.batch import Encode, Example, Tokenize
 
 
@@ -99,14 +100,15 @@ def compare(
         ConfigError: there are no artifacts, or no artifact for a runtime; or the kind of problem
             has no cascade, or no texts to choose its threshold on.
         RuntimeMissingError: a runtime is not installed.
-        ModelError: an artifact's labels are not the task's, or its logits are not finite.
+        ModelError: an artifact's labels are not the task's, in any order, or its logits are not
+            finite.
         MachineBusyError: other work disturbs the times, and the config does not allow noisy ones.
     """
     if not artifacts:
         raise ConfigError("no artifacts: give at least one, the reference first.")
     check_installed(*config.runtime)
     check_used(artifacts, *config.runtime)
-    _check_same_labels(artifacts, task)
+    _check_labels(artifacts, task)
     if cascade is not None:
         check_cascade(task.problem, task)
     if not config.noisy:
@@ -205,7 +207,8 @@ class _Scored:
 def _scored(
     model: TimedModel, task: Task, further: Mapping[str, Task], config: CompareConfig
 ) -> _Scored:
-    classifier, tokens = model.open(threads_of(config), None), config.tokens_per_batch
+    classifier = in_label_order(model.open(threads_of(config), None), task.labels)
+    tokens = config.tokens_per_batch
     problem, labels = classifier.problem, classifier.labels
     found = answers(classifier, task.dev, tokens_per_batch=tokens)
     scores = all_scores(problem, labels, task.dev, task.metric, found.predictions, found.outputs)
@@ -282,7 +285,7 @@ def _cascade(
     small, strong = (models[row] for row in rows)
     tokens, problem, apart, held_out = config.tokens_per_batch, task.problem, [], []
     for model, row in zip((small, strong), rows, strict=True):
-        classifier = model.open(threads_of(config), None)
+        classifier = in_label_order(model.open(threads_of(config), None), task.labels)
         found = answers(classifier, task.selection, tokens_per_batch=tokens)
         apart.append(Answered.of(found, classifier))
         held_out.append(Answered.of(scored[row].answers, classifier))
@@ -458,12 +461,12 @@ def texts_chosen_on(artifacts: Sequence[Artifact]) -> tuple[ChosenOn, ...]:
     return tuple(name for name, is_there in seen.items() if is_there)
 
 
-def _check_same_labels(artifacts: Sequence[Artifact], task: Task) -> None:
+def _check_labels(artifacts: Sequence[Artifact], task: Task) -> None:
     others = [
         f"{artifact.place} has {artifact.card.task.labels}, of task {artifact.card.task.name!r}"
         for artifact in artifacts
-        if (artifact.card.task.problem_type, artifact.card.task.labels)
-        != (task.problem_type, task.labels)
+        if artifact.card.task.problem_type != task.problem_type
+        or not same_labels(artifact.card.task.labels, task.labels, task.problem)
     ]
     if others:
         raise ModelError(

@@ -104,6 +104,31 @@ class CheckedEncode:
         return self.encode(given)
 
 
+@dataclass(frozen=True)
+class ReorderedPredictor:
+    """A predictor with its labels in another order."""
+
+    predictor: Predictor
+    order: tuple[int, ...]
+    """Number of each label in the predictor's own order."""
+
+    def logits(self, batch: Batch) -> FloatArray:
+        return self.predictor.logits(batch)[..., list(self.order)]
+
+
+def in_label_order(classifier: Classifier, labels: Sequence[str]) -> Classifier:
+    """Return a classifier with the same labels in the given order, matched by name."""
+    if classifier.labels == tuple(labels):
+        return classifier
+    order = tuple(map(classifier.labels.index, labels))
+    return replace(
+        classifier,
+        labels=tuple(labels),
+        predictor=ReorderedPredictor(classifier.predictor, order),
+        problem=classifier.problem.of_labels(labels),
+    )
+
+
 def open_classifier(
     artifact: Artifact,
     *,

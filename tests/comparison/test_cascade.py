@@ -26,6 +26,7 @@ from bertender.tasks.task import Split, Task
 from bertender.text.batch import Example, keep_text
 from tests.front import fail
 from tests.toy_kinds import TASKS
+from tests.toy_models import with_turned_labels
 
 FASTEST = CompareConfig(
     processes=1, rounds=2, single_texts=4, batch_size=4, warmup_rounds=0, noisy=True, threads=1
@@ -166,3 +167,21 @@ def test_a_cascade_is_a_row(
     assert "60 validation texts" in line and "at p99" in line
     alone = compare([trained], task, FASTEST)
     assert "Passed on" not in markdown_table(alone)
+
+
+def test_the_models_of_a_cascade_may_have_their_own_orders(
+    teacher: Artifact, trained: Artifact, task: Task, tmp_path: Path
+) -> None:
+    apart = replace(task, selection=task.train.first(60))
+    turned = with_turned_labels(trained, task, tmp_path / "turned")
+    (plain, other) = (
+        compare([strong, teacher], apart, FASTEST, cascade=(teacher, strong)).rows[-1]
+        for strong in (trained, turned)
+    )
+    assert (other.scores, other.confusion) == (plain.scores, plain.confusion)
+    assert plain.cascade is not None and other.cascade is not None
+    assert other.cascade.threshold == plain.cascade.threshold
+    then = PassedOn(artifact=turned.path, threshold=1.0)
+    timed = TimedModel(name="both", artifact=teacher.path, then=then).open(1, None)
+    expected = open_classifier(trained).logits(task.dev.examples[:4])
+    np.testing.assert_allclose(timed.logits(task.dev.examples[:4]), expected, atol=1e-5)

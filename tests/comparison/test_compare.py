@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -30,11 +30,16 @@ from bertender.problems.problem import most_frequent
 from bertender.tasks.loading import load_task
 from bertender.tasks.named import TASKS
 from bertender.tasks.task import Split, Task, TaskConfig
+from tests.toy_heads import JOINT
+from tests.toy_kinds import TASKS as TASKS_OF_KINDS
+from tests.toy_models import save_artifact, tiny_classifier, with_turned_labels
 from tests.toys import FRUIT, TOOLS, NoConfig, ToyNamedTask
 
 CONFIG = CompareConfig(
     single_texts=3, batch_size=4, processes=1, rounds=2, warmup_rounds=0, warmup_texts=0, threads=1
 )
+
+NOISY = CONFIG.model_copy(update={"noisy": True})
 
 
 def copy_of(artifact: Artifact, out: Path, findings: Findings | None = None) -> Artifact:
@@ -237,6 +242,36 @@ def test_artifacts_of_another_task_are_named(teacher: Artifact, task: Task) -> N
     other = Task("other", ("a", "b"), "accuracy", ("text",), task.train, task.dev)
     with pytest.raises(ModelError, match=r"labels \('a', 'b'\).*teacher has"):
         compare([teacher], other, CONFIG)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        *("single_label_classification", "multi_label_classification", "token_classification"),
+        JOINT.problem_type,
+    ],
+)
+def test_labels_in_another_order_are_the_same_labels(
+    kind: str, teacher_of: Callable[[str], Artifact], tmp_path: Path
+) -> None:
+    model, task = teacher_of(kind), TASKS_OF_KINDS[kind]
+    turned = with_turned_labels(model, task, tmp_path / "turned")
+    assert turned.card.task.labels != task.labels
+    first, second = compare([model, turned], task, NOISY).rows
+    assert (second.scores, second.confusion) == (first.scores, first.confusion)
+    assert second.change is not None and second.change.value == 0.0
+    assert not second.disagreements
+    own, theirs = first.reliability, second.reliability
+    assert (own is None) == (theirs is None)
+    if own is not None and theirs is not None:
+        assert theirs.ece == pytest.approx(own.ece, abs=1e-6)
+
+
+def test_a_label_that_two_outputs_have_has_no_order(task: Task, tmp_path: Path) -> None:
+    twice = replace(task, labels=("fruit", "fruit"))
+    model = save_artifact(tiny_classifier("bert"), twice, tmp_path / "twice")
+    with pytest.raises(ModelError, match="twice has"):
+        compare([model], task, NOISY)
 
 
 def test_one_config_takes_the_flags_of_timing_and_scoring() -> None:
