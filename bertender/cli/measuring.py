@@ -312,18 +312,21 @@ def analyse_command() -> Callable[..., None]:
     return command_with_flags(command, (TaskConfig, AnalyseConfig), optional=(TaskConfig,))
 
 
-def check_unused(context: typer.Context, names: Iterable[str], why: str) -> None:
+def check_unused(
+    context: typer.Context, names: Iterable[str], why: str, reason: str = "measures nothing"
+) -> None:
     """Raise BadParameter for options that would have no effect.
 
     Args:
         context: context of the command.
         names: names of the options.
         why: beginning of the message.
+        reason: why they would have none.
     """
     sources = {name: context.get_parameter_source(name) for name in names}
     unused = [name for name, each in sources.items() if each and each.name == "COMMANDLINE"]
     if unused:
-        raise typer.BadParameter(f"{why} measures nothing, so it takes no {', '.join(unused)}.")
+        raise typer.BadParameter(f"{why} {reason}, so it takes no {', '.join(unused)}.")
 
 
 def diff_command() -> Callable[..., None]:
@@ -391,9 +394,10 @@ def print_differences(found: Differences, rows: int) -> None:
 
 def drift_command() -> Callable[..., None]:
     """Build `bertender drift`."""
-    from bertender.comparison.drift import DriftConfig
+    from bertender.comparison.drift import FILE_SETTINGS, DriftConfig
 
     def command(
+        context: typer.Context,
         artifact: Annotated[str, typer.Argument(metavar="ARTIFACT", help="the model")],
         file: Annotated[
             Path, typer.Argument(metavar="FILE", help="recent texts; labels are not read")
@@ -404,13 +408,21 @@ def drift_command() -> Callable[..., None]:
     ) -> None:
         check_savable("--out", out, "JSON")
         config = DriftConfig.parse(settings_of(DriftConfig, values))
+        settings = settings_of(TaskConfig, values)
+        of_files = {name: settings[name] for name in FILE_SETTINGS if name in settings}
+        of_data = [name for name in TaskConfig.model_fields if name not in of_files]
+        if config.reference is not None:
+            check_unused(context, of_data, "--reference", "reads no task")
         model = api.opened(artifact)
         task = None
         if config.reference is None:
-            task = _task_or_advice(model, settings_of(TaskConfig, values))
+            # the columns are of FILE alone, unless files of the task are named besides
+            named = {"task", "train", "dev"} & settings.keys()
+            own = {name: value for name, value in settings.items() if name not in of_files}
+            task = _task_or_advice(model, settings if named else own)
         from bertender.comparison.drift import drift, drift_lines, require_no_drift
 
-        found = drift(model, file, config, task)
+        found = drift(model, file, config, task, TaskConfig.parse(of_files))
         if out:
             save_result(found, out)
         print_result(found, drift_lines(found), as_json=as_json)

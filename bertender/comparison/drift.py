@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -32,10 +32,9 @@ from bertender.problems.problem import Problem
 from bertender.problems.regression import LEAST_SCALE
 from bertender.problems.single_label_classification import SINGLE_LABEL
 from bertender.tasks.labelled import read_placed_texts
+from bertender.tasks.rows import SkippedRows, stop
+from bertender.tasks.task import Task, TaskConfig
 from bertender.text.batch import Example, Tokenize, batched
-
-if TYPE_CHECKING:
-    from bertender.tasks.task import Task
 
 Numbers = npt.NDArray[np.float64]
 
@@ -51,6 +50,8 @@ NO_DIFFERENCE = 1e-3
 spread. 8-bit models choose a scale for each batch, so the confidence for a text varies slightly
 with the other texts. If nearly all texts are confident, this variation alone would reorder them."""
 TEXTS_AT_ONCE = 64
+FILE_SETTINGS = ("text_column", "pair_column", "skip_bad_rows")
+"""Settings of a task that also say how the compared files are read."""
 CONFIDENCE, NUMBER = "confidence", "predicted number"
 
 
@@ -114,7 +115,13 @@ class Observed:
     """Predicted labels; empty for models without labels."""
 
 
-def drift(artifact: Artifact, file: Path, config: DriftConfig, task: Task | None = None) -> Drift:
+def drift(
+    artifact: Artifact,
+    file: Path,
+    config: DriftConfig,
+    task: Task | None = None,
+    reading: TaskConfig | None = None,
+) -> Drift:
     """Compare the texts of a file with a model's reference texts.
 
     Args:
@@ -122,18 +129,20 @@ def drift(artifact: Artifact, file: Path, config: DriftConfig, task: Task | None
         file: recent texts, with or without labels.
         config: settings of the reference and the limits.
         task: task of the model; not needed with `config.reference`.
+        reading: FILE_SETTINGS of `file` and `config.reference`; by default the model's columns.
 
     Raises:
         DataError: a file is wrong.
         DriftError: there are too few texts.
     """
     classifier = open_classifier(artifact)
-    recent = _read(file, artifact, classifier.problem)
+    reading = reading or TaskConfig()
+    recent = _read(file, artifact, classifier.problem, reading)
     earlier: Sequence[Example]
     learned: Sequence[Example] = ()
     if config.reference is not None:
         earlier, named = (
-            _read(config.reference, artifact, classifier.problem),
+            _read(config.reference, artifact, classifier.problem, reading),
             str(config.reference),
         )
     else:
@@ -316,10 +325,20 @@ def _common(classifier: Classifier, examples: Sequence[Example]) -> frozenset[An
     return frozenset(token for token, count in counts.items() if count >= RARE) - {None}
 
 
-def _read(path: Path, artifact: Artifact, problem: Problem[Any]) -> tuple[Example, ...]:
-    columns = problem.asked_columns(artifact.card.task.text_columns)
+def _read(
+    path: Path, artifact: Artifact, problem: Problem[Any], reading: TaskConfig
+) -> tuple[Example, ...]:
+    first, *more = artifact.card.task.text_columns
+    if reading.is_explicit("text_column"):
+        first = reading.text_column
+    if reading.pair_column is not None:
+        more = [reading.pair_column]
+    columns = problem.asked_columns((first, *more))
     read_by = SINGLE_LABEL if problem.labels_words else problem
-    texts = read_placed_texts(path, columns, problem=read_by).examples
+    skipped = SkippedRows()
+    bad = skipped if reading.skip_bad_rows else stop
+    texts = read_placed_texts(path, columns, bad, read_by).examples
+    skipped.report()
     return tuple(map(problem.to_example, texts))
 
 

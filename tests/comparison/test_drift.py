@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,7 +25,7 @@ from bertender.comparison.drift import (
 )
 from bertender.core.artifact import Artifact
 from bertender.core.errors import DataError, DriftError
-from bertender.tasks.task import Split, Task
+from bertender.tasks.task import Split, Task, TaskConfig
 from tests.front import fail, invoke
 from tests.toy_kinds import TASKS
 from tests.toys import toy_task
@@ -137,6 +139,57 @@ def test_a_file_can_be_the_reference(trained: Artifact, tmp_path: Path) -> None:
     assert other.exit_code == 1
     shares = {each["name"]: each for each in json.loads(other.stdout.splitlines()[-1])["measures"]}
     assert shares["predicted labels"]["drifted"] and "is not like" in other.stderr
+
+
+def test_the_columns_that_are_named_are_read(
+    trained: Artifact, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Also where the file has the model's own column besides."""
+    split = words_alone(240, 120).dev
+    plain, named = tmp_path / "plain.csv", tmp_path / "named.csv"
+    plain.write_text("\n".join(["text", *split.texts()]))
+    named.write_text("\n".join(["text,body", *(f"saw,{text}" for text in split.texts())]))
+    words = ("--reference", plain, "--json")
+    found = Drift.model_validate_json(invoke("drift", trained.path, plain, *words).stdout)
+    words = ("--reference", named, "--text-column", "body", "--json")
+    by_name = Drift.model_validate_json(invoke("drift", trained.path, named, *words).stdout)
+    assert by_name.measures == found.measures
+    pairs = TaskConfig.parse({"text_column": "body", "pair_column": "text"})
+    both = drift(trained, named, DriftConfig(reference=named), reading=pairs)
+    tokens = both.measures[1].reference
+    assert isinstance(tokens, float) and tokens > float(found.measures[1].reference)  # type: ignore[arg-type]
+    bad = tmp_path / "bad.csv"
+    bad.write_text(named.read_text() + "\nsaw,hammer,more\n")
+    with pytest.raises(DataError, match="3 fields where there are 2 columns"):
+        drift(trained, bad, DriftConfig(reference=named))
+    skips = TaskConfig.parse({"text_column": "body", "skip_bad_rows": True})
+    assert drift(trained, bad, DriftConfig(reference=named), reading=skips).recent_texts == 120
+    assert "1 bad rows are left out" in caplog.text
+
+
+def test_columns_are_of_the_file_and_not_of_the_models_own(
+    trained: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Mapping[str, Any]] = []
+    task = words_alone(240, 75)
+
+    def task_of(artifacts: Sequence[Artifact], settings: Mapping[str, Any]) -> Task:
+        asked.append(settings)
+        return task
+
+    monkeypatch.setattr("bertender.api.task_of", task_of)
+    recent = tmp_path / "recent.csv"
+    recent.write_text("\n".join(["body", *task.dev.texts()]))
+    column = ("--text-column", "body")
+    invoke("drift", trained.path, recent, *column)
+    invoke("drift", trained.path, recent, *column, "--dev", recent)
+    assert asked == [{}, {"text_column": "body", "dev": recent}]
+
+
+def test_a_reference_takes_no_other_data(trained: Artifact, tmp_path: Path) -> None:
+    recent = file_of(tmp_path, toy_task().train)
+    words = ("drift", trained.path, recent, "--reference", recent, "--dev", recent)
+    assert "reads no task, so it takes no dev" in fail(*words, status=2)
 
 
 def test_what_is_missing_is_asked_for(trained: Artifact, tmp_path: Path) -> None:
