@@ -31,6 +31,7 @@ from bertender.metrics import METRICS
 from bertender.metrics.metric import AND, labels_of_head, of_one_head
 from bertender.metrics.targets import is_labelled
 from bertender.problems import PROBLEMS
+from bertender.problems.multi_label_classification import MULTI_LABEL
 from bertender.problems.problem import Problem, are_unnamed
 from bertender.problems.ranking import RANKING
 from bertender.problems.regression import REGRESSION
@@ -492,7 +493,8 @@ def with_model_labels(task: Task, labels: Sequence[str], label_map: str | None, 
     """Return a task whose targets index a model's labels.
 
     Labels are matched by `label_map`; else by equal names, then ignoring case, then by position if
-    one side has no names (`LABEL_0`, or 0, 1, 2 in the data). Matches of unequal names are logged.
+    one side has no names (`LABEL_0`, or 0, 1, 2 in the data). The position of a label with a column
+    of its own is that of the column in the setting. Matches of unequal names are logged.
 
     Args:
         task: task with the labels of its data.
@@ -523,7 +525,7 @@ def with_model_labels(task: Task, labels: Sequence[str], label_map: str | None, 
         occurring = {own[number] for target in targets for number in problem.labels_of(target)}
         if occurring <= set(labels):
             own = tuple(label for label in own if label in occurring)
-    names = _matched(own, tuple(labels), _parsed(label_map), model)
+    names = _matched(own, tuple(labels), _parsed(label_map), model, _columns_of_labels(task))
     numbers = {own: labels.index(theirs) for own, theirs in names.items()}
 
     of_model = problem.of_labels(labels)
@@ -551,10 +553,28 @@ def same_labels(labels: Sequence[str], own: Sequence[str], problem: Problem[Any]
     return by_name and sorted(labels) == sorted(own)
 
 
+def _columns_of_labels(task: Task) -> tuple[str, ...]:
+    """Return the columns of a task that each are a label, in the user's order; empty without."""
+    columns = task.problem.label_columns(task.source.get("label_column", ""))
+    each_is_a_label = task.problem.name == MULTI_LABEL.name and len(columns) > 1
+    return columns if each_is_a_label else ()
+
+
 def _matched(
-    own: tuple[str, ...], labels: tuple[str, ...], label_map: Mapping[str, str], model: str
+    own: tuple[str, ...],
+    labels: tuple[str, ...],
+    label_map: Mapping[str, str],
+    model: str,
+    columns: tuple[str, ...] = (),
 ) -> dict[str, str]:
-    """Return the model's label for each label of the data."""
+    """Return the model's label for each label of the data.
+
+    Args:
+        own: labels of the data, sorted. labels: labels of the model.
+        label_map: model's label for each label of the data; empty for a guess.
+        model: name of the model in messages.
+        columns: columns that each are a label, also without a row; empty for labels in cells.
+    """
     if label_map:
         return _mapped(own, labels, label_map, model)
     if set(own) <= set(labels):
@@ -566,7 +586,8 @@ def _matched(
     # 1, 2, 3 may count from 1, or come from a file without 0: only a 0 tells
     elif "0" in own and all(label.isdecimal() and int(label) < len(labels) for label in own):
         how, theirs = "by number", [labels[int(label)] for label in own]
-    elif len(own) == len(labels) and are_unnamed(labels):
+    elif len(in_order := columns or own) == len(labels) and are_unnamed(labels):
+        own = in_order
         how, theirs = "by position, as the model's labels have no names", [*labels]
     else:
         raise ConfigError(

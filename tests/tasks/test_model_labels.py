@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from bertender.core.errors import ConfigError
+from bertender.tasks.loading import load_task
 from bertender.tasks.task import Split, Task, TaskConfig, with_model_labels
 
 
@@ -61,6 +64,30 @@ def test_a_guess_is_said_and_recorded(caplog: pytest.LogCaptureFixture) -> None:
     again = with_model_labels(task_of("bad", "good"), task.labels, task.source["label_map"], "it")
     assert again.dev == task.dev
     assert not caplog.text
+
+
+def test_columns_of_labels_are_matched_in_the_order_that_is_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Not by alphabet; a column without a row has its position too."""
+    data = tmp_path / "dev.csv"
+    data.write_text("text,z,a,m\n" + "one,1,0,0\ntwo,0,0,1\n" * 5)
+    config = TaskConfig.parse(
+        {
+            "dev": data,
+            "label_column": "z, a,m",
+            "problem_type": "multi_label_classification",
+            "select": 0,
+        }
+    )
+    unnamed = ("LABEL_0", "LABEL_1", "LABEL_2")
+    task = with_model_labels(load_task(config, has_model=True), unnamed, None, "theirs")
+    assert task.dev.label_ids[:2] == ((0,), (2,))
+    assert "z=LABEL_0, a=LABEL_1, m=LABEL_2" in caplog.text
+    again = with_model_labels(
+        load_task(config, has_model=True), unnamed, task.source["label_map"], "it"
+    )
+    assert again.dev == task.dev
 
 
 def test_equal_names_say_and_record_nothing(caplog: pytest.LogCaptureFixture) -> None:
