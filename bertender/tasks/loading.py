@@ -7,9 +7,11 @@ are left out instead; a bad file is still an error.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+import unicodedata
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
 import numpy as np
@@ -36,6 +38,7 @@ from bertender.tasks.task import (
     check_metric,
     default_of,
     held_out_of,
+    listed,
     part,
     to_learn,
     with_model_labels,
@@ -48,6 +51,10 @@ logger = logging.getLogger(__name__)
 SHARED_SHARE = 0.01
 """Tolerated share of held-out texts that are also training texts: short ones recur by chance."""
 SAMPLE_SEED = 0
+SHOWN_GROUPS = 5
+"""Most groups of labels in a warning."""
+SHOWN_CHARACTERS = 60
+"""Most characters of a text in a warning."""
 
 
 def _targets(task: Task) -> Sequence[Any]:
@@ -325,6 +332,10 @@ def load_files(config: TaskConfig, *, has_model: bool = False) -> Task:
     if problem is SINGLE_LABEL and config.problem_type is None and not has_model:
         check_classes(first)
     splits = [each.split(labels, str(first.path), bad) for each in (first, *more)]
+    if config.train is not None:
+        _warn_of_like_labels(labels, first.path)
+        if problem is SINGLE_LABEL:
+            _warn_of_contradictions(splits[0], labels, first.path)
     name = _name(config, config.train or config.dev or first.path)
     if config.dev is None:
         train, dev = held_out_of(splits[0], name, problem)
@@ -350,6 +361,47 @@ def load_files(config: TaskConfig, *, has_model: bool = False) -> Task:
         source={"text_column": text_columns[0], "label_column": label_column},
         left_out=skipped.report(),
         problem_type=problem.name,
+    )
+
+
+def _warn_of_like_labels(labels: Sequence[str], path: Path) -> None:
+    """Log a warning for labels that differ only by case, spaces or Unicode form."""
+    groups: dict[str, list[str]] = {}
+    for label in labels:
+        plain = unicodedata.normalize("NFKC", label).casefold()
+        groups.setdefault(" ".join(plain.split()), []).append(label)
+    alike = [own for own in groups.values() if len(own) > 1]
+    if not alike:
+        return
+    shown = [" and ".join(map(_told_apart(own), own)) for own in alike[:SHOWN_GROUPS]]
+    more = len(alike) - len(shown)
+    logger.warning(
+        "%s: labels that differ only by case, spaces or Unicode form are different labels to a "
+        "model: %s%s. Where they are the same, write them alike",
+        *(path, "; ".join(shown), f"; and {more} more" if more else ""),
+    )
+
+
+def _told_apart(labels: Sequence[str]) -> Callable[[str], str]:
+    """Return a function that quotes labels; by escapes where they look alike."""
+    looks = {unicodedata.normalize("NFKC", label) for label in labels}
+    return repr if len(looks) == len(labels) else ascii
+
+
+def _warn_of_contradictions(split: Split, labels: Sequence[str], path: Path) -> None:
+    """Log a warning for texts that occur with different labels."""
+    found: dict[Example, set[int]] = {}
+    for example, label in zip(split.examples, split.label_ids, strict=True):
+        found.setdefault(example, set()).add(label)
+    several = {example: own for example, own in found.items() if len(own) > 1}
+    if not several:
+        return
+    example, numbers = next(iter(several.items()))
+    text = shorten(SINGLE_LABEL.separator.join(example), SHOWN_CHARACTERS, placeholder="...")
+    logger.warning(
+        "%s: %d texts occur with different labels, which no model can learn, such as %r with %s. "
+        "Correct them, or leave them out",
+        *(path, len(several), text, listed([labels[number] for number in sorted(numbers)])),
     )
 
 

@@ -293,6 +293,48 @@ def test_held_out_texts_that_are_learned_from_are_said(
     assert ("held-out texts are in" in caplog.text) is warned
 
 
+COMPOSED, DECOMPOSED = "caf\u00e9", "cafe\u0301"
+
+
+@pytest.mark.parametrize(
+    ("labels", "said"),
+    [
+        (("World", "WORLD", "Sports"), "'WORLD' and 'World'. Where they are the same"),
+        (("a b", "A  b", "c"), "'A  b' and 'a b'"),
+        ((COMPOSED, DECOMPOSED, "tea"), r"'cafe\u0301' and 'caf\xe9'"),
+        (("a", "A", "b", "B"), "'A' and 'a'; 'B' and 'b'"),
+        (tuple("abcdefABCDEF"), "and 1 more"),
+        (("World", "World!", "Sports"), None),
+    ],
+)
+def test_labels_that_look_alike_are_said(
+    labels: tuple[str, ...], said: str | None, files: Pair, caplog: pytest.LogCaptureFixture
+) -> None:
+    train = [{"text": f"text {n}", "label": label} for n, label in enumerate(labels)]
+    dev = [{"text": "another", "label": labels[0]}]
+    load_files(files(".csv", train, dev))
+    assert (said or "differ only by case") in caplog.text or said is None
+    assert ("differ only by case" in caplog.text) is (said is not None)
+
+
+def test_tags_that_look_alike_are_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "train.conll").write_text("Ann B-PER\nBo B-per\n\nCy B-PER\n")
+    paths = {"train": tmp_path / "train.conll", "dev": tmp_path / "train.conll"}
+    load_files(TaskConfig.parse(paths))
+    assert "'B-PER' and 'B-per'" in caplog.text
+
+
+def test_texts_with_several_labels_are_said(files: Pair, caplog: pytest.LogCaptureFixture) -> None:
+    train = [{"text": f"text {n // 2}", "label": "ab"[n % 2 if n < 6 else 0]} for n in range(12)]
+    dev = [{"text": "another", "label": "a"}]
+    load_files(files(".csv", train, dev))
+    assert "3 texts occur with different labels" in caplog.text
+    assert "such as 'text 0' with 'a', 'b'" in caplog.text
+    caplog.clear()
+    load_files(files(".csv", train[6:] + train[:1] + [{"text": "c", "label": "b"}], dev))
+    assert "different labels" not in caplog.text, "the same text with the same label"
+
+
 def test_a_file_without_names_of_columns_is_said(files: Pair) -> None:
     long = "a sentence of some length, which is the first row of the file"
     row = {long: "another one of that kind", "pos": "neg"}
