@@ -223,17 +223,46 @@ def judged_of(paired: PairedLogits, tolerance: Tolerance) -> BoolArray:
     return np.asarray(decided | (paired.gaps / 2 > np.quantile(np.abs(paired.moved[own]), 0.95)))
 
 
-def warn_of_near_ties(name: str, figures: Figures, judged: int) -> None:
-    """Log a warning if so few decisions are judged that their agreement says little."""
+def margins_of(paired: PairedLogits, tolerance: Tolerance) -> FloatArray:
+    """Return how far outputs move before each decision of the reference changes, in the unit of
+    `least_margin` (decisions,)."""
+    unit = paired.scale if tolerance.tie_spreads is None else paired.spread
+    return np.asarray(paired.gaps[paired.decides].ravel() / 2 / (unit or 1.0))
+
+
+def least_margin(tolerance: Tolerance) -> float:
+    """Return the margin beyond which a decision is judged: in spreads of the reference's outputs,
+    or as a share of the largest."""
+    if tolerance.tie_spreads is not None:
+        return tolerance.tie_spreads
+    return (tolerance.tie_margin or 0.0) / 2
+
+
+def warn_of_near_ties(
+    name: str, figures: Figures, judged: int, margins: FloatArray, tolerance: Tolerance
+) -> None:
+    """Log a warning if so few decisions are judged that their agreement says little.
+
+    Args:
+        name: name of the candidate.
+        figures: figures of all decisions.
+        judged: number of judged decisions.
+        margins: `margins_of` all decisions.
+        tolerance: bounds of the candidate's precision.
+    """
     ties = figures.near_ties or 0
-    if judged < LEAST_JUDGED * (judged + ties):
-        logger.warning(
-            "%s: of %d decisions, %d are so near a tie in the reference that they are not judged. "
-            "Whether the other %d are equal says little; the outputs themselves%s are judged as "
-            "ever. A reference that has learned more decides more",
-            *(name, judged + ties, ties, judged),
-            "" if figures.score_change is None else " and the score",
-        )
+    if judged >= LEAST_JUDGED * (judged + ties):
+        return
+    of_spread = tolerance.tie_spreads is not None
+    unit = "spreads of its outputs over texts" if of_spread else "of its largest output"
+    logger.warning(
+        "%s: of %d decisions, %d are so near a tie in the reference, by what rounding may move, "
+        "that they are not judged: the median one changes where outputs move by %.2g %s, and one "
+        "is judged beyond %.2g. Whether the other %d are equal says little; the outputs themselves"
+        "%s are judged as ever. These margins say nothing of the reference's accuracy",
+        *(name, judged + ties, ties, float(np.median(margins)), unit, least_margin(tolerance)),
+        *(judged, "" if figures.score_change is None else " and the score"),
+    )
 
 
 @dataclass(frozen=True)
@@ -399,7 +428,7 @@ def check_parity(
         paired = no_logits(len(reference.labels))
     failures: list[str] = []
     by_head: list[Figures] = []
-    judged = 0
+    judged, margins = 0, []
     for head, own in paired.by_head().items():
         decided = judged_of(own, tolerance)
         own_truth = truth and truth.of_head(head, own.problem)
@@ -407,8 +436,9 @@ def check_parity(
         said = failures_of(by_head[-1], own, tolerance, decided)
         failures += (f"{head}: {each}" for each in said) if head else said
         judged += int(decided[own.decides].sum())
+        margins.append(margins_of(own, tolerance))
     figures = worst_figures(by_head)
-    warn_of_near_ties(candidate.name, figures, judged)
+    warn_of_near_ties(candidate.name, figures, judged, np.concatenate(margins), tolerance)
     of_cases = [paired.case_ids == index for index in range(len(paired.cases))]
     return Parity(
         reference=reference.name,

@@ -21,6 +21,7 @@ from bertender.gate.judge import (
     check_parity,
     decided_by,
     judged_of,
+    margins_of,
     parity_sample,
     require_parity,
     warn_of_near_ties,
@@ -550,5 +551,29 @@ def test_an_answer_is_judged_where_the_candidate_moves_logits_less(
     figures = measure_figures(paired, found)
     assert figures.near_ties == 80 - judged
     assert figures.decided_agreement == (1.0 if judged else None)
-    warn_of_near_ties("a model", figures, judged)
+    margins = margins_of(paired, tolerance)
+    warn_of_near_ties("a model", figures, judged, margins, tolerance)
     assert ("of 80 decisions, 80 are so near a tie" in caplog.text) == (judged == 0)
+
+
+def test_of_near_ties_the_margin_is_said_and_not_that_little_was_learned(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Seven labels, each right for as many texts and near the next one: all texts are answered
+    alike surely, and none as surely as by 1.3 spreads."""
+    turns = np.arange(7) * 2 * np.pi / 7
+
+    def answer(batch: Batch) -> np.ndarray:
+        own = [len(example[0]) % 7 for example in batch.examples]
+        return np.array([2 * np.cos(turns - turns[each]) for each in own], dtype=np.float32)
+
+    model = fake_classifier(answer=answer, labels=tuple("abcdefg"))
+    texts = tuple(("x" * length,) for length in range(1, 71))
+    parity = check_parity(model, model, texts, TOLERANCES["int4"])
+    assert parity.passed and parity.decided_agreement is None
+    (said,) = (each for each in caplog.messages if "so near a tie" in each)
+    # half of 2 (1 - cos 51.4 degrees), over 2 / sqrt(2)
+    assert "outputs move by 0.27 spreads" in said and "judged beyond 1.3" in said
+    assert "learned" not in said
+    float_margin = margins_of(paired_answers(0.0), TOLERANCES["float32"])
+    assert np.allclose(float_margin, 0.2 / 5.0), "shares of the largest logit"
