@@ -19,7 +19,6 @@ from bertender.comparison.accuracy import (
     decoded,
     evaluate,
     evaluate_all,
-    has_another_unit,
     predict_outputs,
     score_findings,
     warn_early,
@@ -33,61 +32,18 @@ from bertender.metrics.metric import OF_HEAD, Score
 from bertender.metrics.targets import is_labelled
 from bertender.models.classifier import Classifier, TorchPredictor
 from bertender.problems.problem import Outputs
-from bertender.problems.regression import REGRESSION
 from bertender.problems.several_heads import SeveralHeads
 from bertender.tasks.task import Split, Task
 from bertender.text.tokenizer import save_tokenizer
 from bertender.training.config import JudgedConfig, TrainingConfig
 from bertender.training.examples import length_findings
 from bertender.training.heads.numbers import output_layer
-from distill.teachers.encoders import load_classifier, start_anew
 
 logger = logging.getLogger(__name__)
-
-UNIT_TEXTS = 256
-"""Training texts that tell whether a head's numbers have the unit of the data's."""
-LEAST_CORRELATION = 0.2
-"""From which numbers rise with the data's: of 256 random ones, one in a thousand does."""
 
 TEXTS_TO_FIT = 2000
 FEWEST_EXAMPLES = 5
 """Fewest examples of a label for its own threshold; fewer would give a random one."""
-
-
-def load_to_learn(source: str, task: Task) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """Load a classifier to be trained on a task (`load_classifier`).
-
-    A trained head of numbers in another unit than the data's is scaled and shifted to them, or
-    starts anew where its numbers do not rise with theirs: training would take as many steps as the
-    units are apart, and a correlation would show none of it.
-    """
-    model, tokenizer = load_classifier(source, task.labels, task.problem)
-    layer = output_layer(model, 1)
-    has_learned = layer is not None and layer.bias is not None and bool(layer.bias.any())
-    if task.problem is not REGRESSION or layer is None or not has_learned:
-        return model, tokenizer
-    texts = task.train.first(UNIT_TEXTS)
-    if not len(texts):
-        return model, tokenizer
-    truth = np.asarray(texts.label_ids, dtype=np.float64)
-    numbers = np.asarray(evaluated(model, tokenizer, task, texts)[1], dtype=np.float64)
-    if not has_another_unit(truth, numbers):
-        return model, tokenizer
-    (mean, spread), (own_mean, own_spread) = ((x.mean(), x.std()) for x in (truth, numbers))
-    rises = min(spread, own_spread) > 0 and np.corrcoef(truth, numbers)[0, 1] > LEAST_CORRELATION
-    with torch.no_grad():
-        if rises:
-            layer.weight *= spread / own_spread
-            layer.bias.copy_((layer.bias - own_mean) * (spread / own_spread) + mean)
-        else:
-            start_anew(model, layer)
-    logger.warning(
-        "the head of %s gives numbers of mean %.4g and standard deviation %.4g, and the data have "
-        "%.4g and %.4g: it %s",
-        *(source, own_mean, own_spread, mean, spread),
-        "is scaled to them" if rises else "starts anew, as its numbers do not rise with theirs",
-    )
-    return model, tokenizer
 
 
 def as_classifier(

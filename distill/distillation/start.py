@@ -31,10 +31,10 @@ from distill.pretraining.vocabulary_cutting import (
 )
 from distill.students import StudentKind
 from distill.students.weights import with_head
-from distill.teachers.encoders import Teacher, find_encoder, load_classifier
+from distill.teachers.encoders import Teacher, find_encoder, load_classifier, load_to_learn
 from distill.teachers.files import FileTeacher
 from distill.tokenizers import TokenUse, fitting_tokenizer, token_use
-from distill.trained import Tensors, load_projections, load_to_learn
+from distill.trained import Tensors, load_projections
 
 logger = logging.getLogger(__name__)
 

@@ -61,8 +61,8 @@ from distill.finetuning.config import (
     check_word_labels,
     sibling_paths,
 )
-from distill.teachers.encoders import find_encoder, load_classifier
-from distill.trained import artifact_at, epoch_score, final_score, load_to_learn, write_trained
+from distill.teachers.encoders import find_encoder, load_classifier, load_to_learn
+from distill.trained import artifact_at, epoch_score, final_score, write_trained
 
 logger = logging.getLogger(__name__)
 

@@ -27,7 +27,8 @@ from bertender.core.errors import (
 )
 from bertender.core.hub import hub_cache, hub_knows
 from bertender.metrics.metric import labels_of_head
-from bertender.problems.problem import Problem, are_unnamed
+from bertender.problems.problem import Problem
+from bertender.problems.regression import REGRESSION
 from bertender.problems.several_heads import SeveralHeads, head_name
 from bertender.problems.single_label_classification import SINGLE_LABEL
 from bertender.tasks.task import Task, listed, same_labels
@@ -43,14 +44,19 @@ from bertender.training.heads import head_of
 from bertender.training.heads.head import Head
 from bertender.training.heads.numbers import output_layer
 from bertender.training.heads.several import SeveralHead
+from distill.teachers.heads import fit_head, put_in_order, start_anew
 
 if TYPE_CHECKING:
-    import torch
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from distill.teachers.files import FileTeacher
 
 logger = logging.getLogger(__name__)
+
+UNIT_TEXTS = 256
+"""Training texts that tell whether a head's numbers have the unit of the data's."""
+LEAST_CORRELATION = 0.2
+"""From which numbers rise with the data's: of 256 random ones, one in a thousand does."""
 
 
 @dataclass(frozen=True)
@@ -230,28 +236,6 @@ def on_device(model: PreTrainedModel) -> PreTrainedModel:
     return model
 
 
-def put_in_order(model: PreTrainedModel, own: Sequence[str], labels: Sequence[str]) -> None:
-    """Reorder the output layer's rows of a model with the labels `own`, in place.
-
-    Raises:
-        ModelError: the model has no output layer with a row for each label.
-    """
-    import torch
-
-    if (layer := output_layer(model, len(own))) is None:
-        raise ModelError(
-            f"the teacher's labels are {listed(own)}, and those of the task {listed(labels)}: the "
-            "same in another order, and this architecture has no output layer whose rows can be "
-            "put in order. Give a teacher with the order of the task."
-        )
-    rows = torch.tensor([own.index(label) for label in labels])
-    with torch.no_grad():
-        for parameter in layer.parameters():
-            parameter.copy_(parameter[rows])
-    model.config.id2label = dict(enumerate(labels))
-    model.config.label2id = {label: number for number, label in enumerate(labels)}
-
-
 def check_same_labels(teacher: Artifact, task: Task) -> None:
     """Check that a teacher predicts this task's labels, in any order.
 
@@ -401,7 +385,7 @@ def load_classifier(
             **settings,
         )
         _check_weights(source, model, report)
-        _fit_head(source, model, report, problem, outputs)
+        fit_head(source, model, report, problem, outputs)
         tokenizer = fitting_tokenizer(source, model, **problem.settings_to_learn(labels))
         if None in (type(model.config)().pad_token_id, model.config.pad_token_id):
             model.config.pad_token_id = tokenizer.pad_token_id  # GPT-2 has none
@@ -428,11 +412,46 @@ def load_classifier(
     return model, tokenizer
 
 
-def start_anew(model: PreTrainedModel, layer: torch.nn.Linear) -> None:
-    """Give the layer that computes the outputs the weights of a new head."""
-    layer.weight.data.normal_(0, getattr(model.config, "initializer_range", 0.02))
-    if layer.bias is not None:
-        layer.bias.data.zero_()
+def load_to_learn(source: str, task: Task) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """Load a classifier to be trained on a task (`load_classifier`).
+
+    A trained head of numbers in another unit than the data's is scaled and shifted to them, or
+    starts anew where its numbers do not rise with theirs: training would take as many steps as the
+    units are apart, and a correlation would show none of it.
+    """
+    import numpy as np
+    import torch
+
+    from bertender.comparison.accuracy import has_another_unit
+    from distill.trained import evaluated
+
+    model, tokenizer = load_classifier(source, task.labels, task.problem)
+    layer = output_layer(model, 1)
+    has_learned = layer is not None and layer.bias is not None and bool(layer.bias.any())
+    if task.problem is not REGRESSION or layer is None or not has_learned:
+        return model, tokenizer
+    texts = task.train.first(UNIT_TEXTS)
+    if not len(texts):
+        return model, tokenizer
+    truth = np.asarray(texts.label_ids, dtype=np.float64)
+    numbers = np.asarray(evaluated(model, tokenizer, task, texts)[1], dtype=np.float64)
+    if not has_another_unit(truth, numbers):
+        return model, tokenizer
+    (mean, spread), (own_mean, own_spread) = ((x.mean(), x.std()) for x in (truth, numbers))
+    rises = min(spread, own_spread) > 0 and np.corrcoef(truth, numbers)[0, 1] > LEAST_CORRELATION
+    with torch.no_grad():
+        if rises:
+            layer.weight *= spread / own_spread
+            layer.bias.copy_((layer.bias - own_mean) * (spread / own_spread) + mean)
+        else:
+            start_anew(model, layer)
+    logger.warning(
+        "the head of %s gives numbers of mean %.4g and standard deviation %.4g, and the data have "
+        "%.4g and %.4g: it %s",
+        *(source, own_mean, own_spread, mean, spread),
+        "is scaled to them" if rises else "starts anew, as its numbers do not rise with theirs",
+    )
+    return model, tokenizer
 
 
 def load_masked_language_model(source: str, *, new_head: bool = False) -> PreTrainedModel:
@@ -537,71 +556,6 @@ def _check_weights(source: str, model: PreTrainedModel, report: Mapping[str, Any
             f"of another shape, first {encoder[0]}. Training would start from random numbers "
             "there. Give a folder that save_pretrained wrote."
         )
-
-
-def _fit_head(
-    source: str,
-    model: PreTrainedModel,
-    report: Mapping[str, Any],
-    problem: Problem[Any],
-    outputs: Sequence[str],
-) -> None:
-    """Order the outputs of a model's head as the labels of the data, or let it start anew.
-
-    A head for the same labels keeps what it has learned of each. A head for others starts anew: its
-    outputs would begin with the weights of labels that they are not.
-    """
-    from transformers import AutoConfig
-
-    from bertender.core.hub import open_pretrained
-    from bertender.training.heads.numbers import output_layer
-
-    prefix = f"{model.base_model_prefix}."
-    head = {key for key in model.state_dict() if not key.startswith(prefix)}
-    if head <= {*report["missing_keys"]}:
-        return  # no head
-    theirs = [*(open_pretrained(AutoConfig, source).id2label or {}).values()]
-    if theirs == [*outputs]:
-        return
-    anew = (source, len(theirs), listed(theirs), len(outputs), listed(outputs))
-    said = "the head of %s is for %d outputs (%s) and starts anew, for %d (%s); its encoder goes on"
-    if head & {*report["mismatched_keys"]}:
-        logger.warning(said, *anew)
-        return
-    layer = output_layer(model, len(outputs))
-    places = places_of(outputs, theirs) if problem.names_labels else None
-    if not problem.names_labels or (places is not None and are_unnamed(theirs)):
-        logger.warning(
-            "the head of %s goes on with its encoder: what it has learned as %s is here %s, in "
-            "this order",
-            *(source, listed(theirs), listed(outputs)),
-        )
-    elif places is None or layer is None:
-        logger.warning(said, *anew)
-        if layer is not None:
-            start_anew(model, layer)
-    else:
-        logger.info("the head of %s goes on, its outputs ordered as %s", source, listed(outputs))
-        for weight in (layer.weight, layer.bias):
-            if weight is not None:
-                weight.data.copy_(weight.data[places])
-
-
-def places_of(labels: Sequence[str], theirs: Sequence[str]) -> list[int] | None:
-    """Return the place of each label in a head for `theirs`; None if these are other labels.
-
-    Labels are matched by equal names, then ignoring case, then by position where one side has no
-    names (`LABEL_0`, or 0, 1, 2 in the data).
-    """
-    for form in (str, lambda label: str(label).casefold().strip()):
-        places = {form(label): place for place, label in enumerate(theirs)}
-        if len(places) == len(theirs) and {*map(form, labels)} == {*places}:
-            return [places[form(label)] for label in labels]
-    if are_unnamed(theirs):
-        return [*range(len(theirs))]
-    if {*labels} == {*map(str, range(len(theirs)))}:
-        return [int(label) for label in labels]
-    return None
 
 
 def _folder_of(encoder: PackagedEncoder) -> Path:

@@ -28,8 +28,8 @@ from distill.finetuning.finetune import (
     trained_parts,
     with_settings,
 )
-from distill.teachers.encoders import load_classifier
-from distill.trained import evaluated, load_to_learn
+from distill.teachers.encoders import load_classifier, load_to_learn
+from distill.trained import evaluated
 from tests.front import fail, write_csv
 from tests.toy_models import SHAPES, save_encoder
 from tests.toys import number_task

@@ -1,0 +1,111 @@
+"""The head of a finished model, and the data that it is to learn or teach from next.
+
+Its labels may be those of the data in another order, or others.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from bertender.core.errors import ModelError
+from bertender.problems.problem import Problem, are_unnamed
+from bertender.tasks.task import listed
+from bertender.training.heads.numbers import output_layer
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedModel
+
+logger = logging.getLogger(__name__)
+
+
+def put_in_order(model: PreTrainedModel, own: Sequence[str], labels: Sequence[str]) -> None:
+    """Reorder the output layer's rows of a model with the labels `own`, in place.
+
+    Raises:
+        ModelError: the model has no output layer with a row for each label.
+    """
+    if (layer := output_layer(model, len(own))) is None:
+        raise ModelError(
+            f"the teacher's labels are {listed(own)}, and those of the task {listed(labels)}: the "
+            "same in another order, and this architecture has no output layer whose rows can be "
+            "put in order. Give a teacher with the order of the task."
+        )
+    _reorder(layer, [own.index(label) for label in labels])
+    model.config.id2label = dict(enumerate(labels))
+    model.config.label2id = {label: number for number, label in enumerate(labels)}
+
+
+def fit_head(
+    source: str,
+    model: PreTrainedModel,
+    report: Mapping[str, Any],
+    problem: Problem[Any],
+    outputs: Sequence[str],
+) -> None:
+    """Order the outputs of a model's head as the labels of the data, or let it start anew.
+
+    A head for the same labels keeps what it has learned of each. A head for others starts anew: its
+    outputs would begin with the weights of labels that they are not.
+    """
+    from transformers import AutoConfig
+
+    from bertender.core.hub import open_pretrained
+
+    prefix = f"{model.base_model_prefix}."
+    head = {key for key in model.state_dict() if not key.startswith(prefix)}
+    if head <= {*report["missing_keys"]}:
+        return  # no head
+    theirs = [*(open_pretrained(AutoConfig, source).id2label or {}).values()]
+    if theirs == [*outputs]:
+        return
+    anew = (source, len(theirs), listed(theirs), len(outputs), listed(outputs))
+    said = "the head of %s is for %d outputs (%s) and starts anew, for %d (%s); its encoder goes on"
+    if head & {*report["mismatched_keys"]}:
+        logger.warning(said, *anew)
+        return
+    layer = output_layer(model, len(outputs))
+    places = places_of(outputs, theirs) if problem.names_labels else None
+    if not problem.names_labels or layer is None or (places and are_unnamed(theirs)):
+        logger.warning(
+            "the head of %s goes on with its encoder: what it has learned as %s is here %s, in "
+            "this order",
+            *(source, listed(theirs), listed(outputs)),
+        )
+    elif places is None:
+        logger.warning(said, *anew)
+        start_anew(model, layer)
+    else:
+        logger.info("the head of %s goes on, its outputs ordered as %s", source, listed(outputs))
+        _reorder(layer, places)
+
+
+def places_of(labels: Sequence[str], theirs: Sequence[str]) -> list[int] | None:
+    """Return the place of each label in a head for `theirs`; None if these are other labels.
+
+    Labels are matched by equal names, then ignoring case, then by position where one side has no
+    names (`LABEL_0`, or 0, 1, 2 in the data).
+    """
+    for form in (str, lambda label: str(label).casefold().strip()):
+        places = {form(label): place for place, label in enumerate(theirs)}
+        if len(places) == len(theirs) and {*map(form, labels)} == {*places}:
+            return [places[form(label)] for label in labels]
+    if are_unnamed(theirs):
+        return [*range(len(theirs))]
+    if {*labels} == {*map(str, range(len(theirs)))}:
+        return [int(label) for label in labels]
+    return None
+
+
+def _reorder(layer: torch.nn.Linear, places: Sequence[int]) -> None:
+    for parameter in layer.parameters():
+        parameter.data.copy_(parameter.data[[*places]])
+
+
+def start_anew(model: PreTrainedModel, layer: torch.nn.Linear) -> None:
+    """Give the layer that computes the outputs the weights of a new head."""
+    layer.weight.data.normal_(0, getattr(model.config, "initializer_range", 0.02))
+    if layer.bias is not None:
+        layer.bias.data.zero_()
