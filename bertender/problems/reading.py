@@ -242,7 +242,7 @@ def checked_examples(values: object, problem: Reading[Any], columns: int | None)
     """
     examples = to_examples(values)
     fewest, most = problem.text_counts(columns)
-    if fewest != most is not None and examples:  # then all rows have as many as the first
+    if most is not None and fewest != most and examples:  # then all rows have as many as the first
         fewest = most = min(max(len(examples[0]), fewest), most)
     checked = checked_text if problem.labels_words else visible_text
     for row, example in enumerate(examples):
