@@ -151,7 +151,12 @@ LAUNCHER = """
 import os, signal, sys
 report, *words = sys.argv[1:]
 pid = os.posix_spawn(words[0], words, os.environ)
-signal.signal(signal.SIGINT, lambda *_: os.kill(pid, signal.SIGINT))
+def stop(*_):
+    try:
+        os.kill(pid, signal.SIGINT)
+    except ProcessLookupError:
+        pass  # it has just ended
+signal.signal(signal.SIGINT, stop)
 _, status, usage = os.wait4(pid, 0)
 with open(report, "w") as file:
     seconds = usage.ru_utime + usage.ru_stime

@@ -25,7 +25,7 @@ from bertender.models.classifier import load_torch_classifier
 from bertender.models.family import BEFORE_5
 from bertender.models.own_models import OWN_MODELS, PRUNABLE
 from bertender.tasks.task import Task
-from distill.teachers.encoders import put_in_order
+from bertender.training.heads.numbers import output_layer
 from distill.tokenizers import fitting_tokenizer
 from tests.toys import tiny_tokenizer, write_model
 
@@ -216,13 +216,21 @@ def save_artifact(model: PreTrainedModel, task: Task, out: Path) -> Artifact:
 
 
 def with_turned_labels(artifact: Artifact, task: Task, out: Path) -> Artifact:
-    """The same classifier with its labels in reverse order, those of each head apart."""
+    """The same classifier with its labels rotated by one, those of each head apart."""
     model = load_torch_classifier(artifact)
-    labels = task.labels[::-1]
-    if heads := [*task.problem.heads]:
-        labels = tuple(sorted(labels, key=lambda label: heads.index(label.partition(OF_HEAD)[0])))
-    put_in_order(model, task.labels, labels)
-    return save_artifact(model, replace(task, labels=labels), out)
+    labels: list[str] = []
+    for beginning in [f"{head}{OF_HEAD}" for head in task.problem.heads] or [""]:
+        own = [label for label in task.labels if label.startswith(beginning)]
+        labels += [*own[1:], *own[:1]]
+    layer = output_layer(model, len(labels))
+    assert layer is not None
+    rows = torch.tensor([task.labels.index(label) for label in labels])
+    with torch.no_grad():
+        layer.weight.copy_(layer.weight[rows])
+        layer.bias.copy_(layer.bias[rows])
+    model.config.id2label = dict(enumerate(labels))
+    model.config.label2id = {label: number for number, label in enumerate(labels)}
+    return save_artifact(model, replace(task, labels=tuple(labels)), out)
 
 
 @cache

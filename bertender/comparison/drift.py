@@ -334,6 +334,8 @@ def _read(
     if reading.pair_column is not None:
         more = [reading.pair_column]
     columns = problem.asked_columns((first, *more))
+    if not problem.gives_vectors:
+        problem.check_columns(columns, artifact.card.task.text_count)
     read_by = SINGLE_LABEL if problem.labels_words else problem
     skipped = SkippedRows()
     bad = skipped if reading.skip_bad_rows else stop

@@ -79,7 +79,8 @@ def load_task(config: TaskConfig, *, has_model: bool = False) -> Task:
     if config.label_map is not None and not has_model:
         raise ConfigError(
             f"label_map={config.label_map}: it pairs labels of the data with those of a model that "
-            "is there already, and what learns from these data has theirs. Leave it out."
+            "is there already, and what learns from these data has theirs. Leave it "
+            "out, or give all settings to the function that judges a finished model."
         )
     names = config.task.split(BETWEEN)
     if len(names) > 1 and not (config.train or config.dev):
@@ -390,10 +391,12 @@ def _told_apart(labels: Sequence[str]) -> Callable[[str], str]:
 
 def _warn_of_contradictions(split: Split, labels: Sequence[str], path: Path) -> None:
     """Log a warning for texts that occur with different labels."""
-    found: dict[Example, set[int]] = {}
+    first: dict[Example, int] = {}
+    several: dict[Example, set[int]] = {}
     for example, label in zip(split.examples, split.label_ids, strict=True):
-        found.setdefault(example, set()).add(label)
-    several = {example: own for example, own in found.items() if len(own) > 1}
+        known = first.setdefault(example, label)
+        if label != known:
+            several.setdefault(example, {known}).add(label)
     if not several:
         return
     example, numbers = next(iter(several.items()))

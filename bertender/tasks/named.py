@@ -265,11 +265,9 @@ class TextsTask(NamedTask):
 
 @dataclass(frozen=True, kw_only=True)
 class FilesTask(NamedTask):
-    """A task of official files, which must be on this machine: sentences of labelled words, where
-    nothing else is said."""
+    """A task of official files, which must be on this machine."""
 
-    problem_type: str = TOKEN_CLASSIFICATION.name
-    label_column: str = TAGS
+    label_column: str = "label"
     folder: str
     files: tuple[tuple[str, str], ...]
     """Possible names of the training and held-out files, without `.xz`; the second is empty for a
@@ -305,6 +303,14 @@ class FilesTask(NamedTask):
 
     def _table(self, path: Path) -> Table:
         return open_words(path)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WordsTask(FilesTask):
+    """Sentences of labelled words."""
+
+    problem_type: str = TOKEN_CLASSIFICATION.name
+    label_column: str = TAGS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -602,7 +608,7 @@ TASKS: Mapping[str, NamedTask] = {
             for end in ("", ".xz")
         ),
     ),
-    "conll2003": FilesTask(
+    "conll2003": WordsTask(
         "Which words of news name people, places, firms, others? (CoNLL-2003)",
         _tags("LOC", "MISC", "ORG", "PER"),
         "entity_f1",
@@ -610,7 +616,7 @@ TASKS: Mapping[str, NamedTask] = {
         folder="CoNLL-2003",
         files=(("eng.train", "eng.testa"), ("train.txt", "valid.txt"), ("train.txt", "dev.txt")),
     ),
-    "conll2000": FilesTask(
+    "conll2000": WordsTask(
         "Which words of news make a phrase together? (CoNLL-2000)",
         _tags(*CHUNKS),
         "entity_f1",
@@ -618,7 +624,7 @@ TASKS: Mapping[str, NamedTask] = {
         folder="CoNLL-2000",
         files=(("train.txt", "test.txt"),),
     ),
-    "wnut17": FilesTask(
+    "wnut17": WordsTask(
         "Which words of posts name people, places, works, others? (WNUT-17)",
         _tags("corporation", "creative-work", "group", "location", "person", "product"),
         "entity_f1",
@@ -626,7 +632,7 @@ TASKS: Mapping[str, NamedTask] = {
         folder="WNUT-17",
         files=(("wnut17train.conll", "emerging.dev.conll"),),
     ),
-    "ncbi": FilesTask(
+    "ncbi": WordsTask(
         "Which words of an abstract name a disease? (NCBI-disease)",
         _tags("Disease"),
         "entity_f1",
@@ -634,7 +640,7 @@ TASKS: Mapping[str, NamedTask] = {
         folder="NCBI-disease",
         files=(("train.tsv", "devel.tsv"),),
     ),
-    "snips": FilesTask(
+    "snips": WordsTask(
         "Which words of a request are its particulars, and which? (SNIPS)",
         _tags(*SNIPS_SLOTS),
         "entity_f1",

@@ -145,7 +145,7 @@ class GeneralTeacher:
                     f"method {method.name!r} reads which words its teacher predicts: {error} "
                     f"Methods that do not: {', '.join(others)}."
                 ) from None
-        classifier, tokenizer = load_classifier(source, UNNAMED_LABELS)
+        classifier, tokenizer = load_classifier(source, UNNAMED_LABELS, uses_head=False)
         if language_model is not None:
             give_every_token_a_row(language_model, tokenizer)
         return cls(source, classifier, language_model)

@@ -38,13 +38,17 @@ from bertender.tasks.teacher_files import (
     is_teacher_file,
     read_teacher_file,
 )
-from bertender.text.tokenizer import largest_token, load_tokenizer, tokens_beyond
+from bertender.text.tokenizer import (
+    continued_labels,
+    largest_token,
+    load_tokenizer,
+    tokens_beyond,
+)
 from bertender.training.config import JudgedConfig
 from bertender.training.heads import head_of
 from bertender.training.heads.head import Head
-from bertender.training.heads.numbers import output_layer
 from bertender.training.heads.several import SeveralHead
-from distill.teachers.heads import fit_head, put_in_order, start_anew
+from distill.teachers.heads import fit_head, fit_unit, put_in_order
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -52,11 +56,6 @@ if TYPE_CHECKING:
     from distill.teachers.files import FileTeacher
 
 logger = logging.getLogger(__name__)
-
-UNIT_TEXTS = 256
-"""Training texts that tell whether a head's numbers have the unit of the data's."""
-LEAST_CORRELATION = 0.2
-"""From which numbers rise with the data's: of 256 random ones, one in a thousand does."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +86,7 @@ class Teacher:
         are put in the task's order, by name.
 
         Raises:
-            ModelError, ConfigError: see `check_same_labels`.
+            ModelError, ConfigError: see `check_same_labels`; or labels of words have another order.
         """
         from bertender.models.classifier import load_torch_classifier
 
@@ -122,6 +121,13 @@ class Teacher:
         model = load_torch_classifier(artifact)
         if labels == record.labels:
             return cls(artifact, on_device(model), head)
+        if continued_labels(load_tokenizer(artifact.path)) is not None:
+            raise ConfigError(
+                f"the teacher {artifact.place} predicts {listed(record.labels)}, and the labels of "
+                f"task {task.name!r} have another order: {listed(labels)}. Its tokenizer numbers "
+                "them too, so that they cannot be put in order. Give one that was fine-tuned on "
+                "these labels in this order."
+            )
         put_in_order(model, record.labels, labels)
         return cls(artifact, on_device(model), head, labels)
 
@@ -349,6 +355,8 @@ def load_classifier(
     source: str,
     labels: tuple[str, ...],
     problem: Problem[Any] = SINGLE_LABEL,
+    *,
+    uses_head: bool = True,
     **settings: Any,
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Load an encoder with a new classification head over `labels`, in float32.
@@ -359,6 +367,7 @@ def load_classifier(
         source: result of `find_encoder`.
         labels: labels in the order of the logits.
         problem: kind of problem, which decides the head.
+        uses_head: whether the head is trained or asked; else only the encoder is.
         settings: further settings of the model's config (dropout).
 
     Raises:
@@ -385,7 +394,8 @@ def load_classifier(
             **settings,
         )
         _check_weights(source, model, report)
-        fit_head(source, model, report, problem, outputs)
+        if uses_head:
+            fit_head(source, model, report, problem, outputs)
         tokenizer = fitting_tokenizer(source, model, **problem.settings_to_learn(labels))
         if None in (type(model.config)().pad_token_id, model.config.pad_token_id):
             model.config.pad_token_id = tokenizer.pad_token_id  # GPT-2 has none
@@ -413,44 +423,11 @@ def load_classifier(
 
 
 def load_to_learn(source: str, task: Task) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """Load a classifier to be trained on a task (`load_classifier`).
-
-    A trained head of numbers in another unit than the data's is scaled and shifted to them, or
-    starts anew where its numbers do not rise with theirs: training would take as many steps as the
-    units are apart, and a correlation would show none of it.
-    """
-    import numpy as np
-    import torch
-
-    from bertender.comparison.accuracy import has_another_unit
-    from distill.trained import evaluated
-
+    """Load a classifier to be trained on a task (`load_classifier`); its numbers get the task's
+    unit."""
     model, tokenizer = load_classifier(source, task.labels, task.problem)
-    layer = output_layer(model, 1)
-    has_learned = layer is not None and layer.bias is not None and bool(layer.bias.any())
-    if task.problem is not REGRESSION or layer is None or not has_learned:
-        return model, tokenizer
-    texts = task.train.first(UNIT_TEXTS)
-    if not len(texts):
-        return model, tokenizer
-    truth = np.asarray(texts.label_ids, dtype=np.float64)
-    numbers = np.asarray(evaluated(model, tokenizer, task, texts)[1], dtype=np.float64)
-    if not has_another_unit(truth, numbers):
-        return model, tokenizer
-    (mean, spread), (own_mean, own_spread) = ((x.mean(), x.std()) for x in (truth, numbers))
-    rises = min(spread, own_spread) > 0 and np.corrcoef(truth, numbers)[0, 1] > LEAST_CORRELATION
-    with torch.no_grad():
-        if rises:
-            layer.weight *= spread / own_spread
-            layer.bias.copy_((layer.bias - own_mean) * (spread / own_spread) + mean)
-        else:
-            start_anew(model, layer)
-    logger.warning(
-        "the head of %s gives numbers of mean %.4g and standard deviation %.4g, and the data have "
-        "%.4g and %.4g: it %s",
-        *(source, own_mean, own_spread, mean, spread),
-        "is scaled to them" if rises else "starts anew, as its numbers do not rise with theirs",
-    )
+    if task.problem is REGRESSION:
+        fit_unit(source, model, tokenizer, task)
     return model, tokenizer
 
 

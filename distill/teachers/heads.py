@@ -11,14 +11,19 @@ from typing import TYPE_CHECKING, Any
 
 from bertender.core.errors import ModelError
 from bertender.problems.problem import Problem, are_unnamed
-from bertender.tasks.task import listed
+from bertender.tasks.task import Task, listed
 from bertender.training.heads.numbers import output_layer
 
 if TYPE_CHECKING:
     import torch
-    from transformers import PreTrainedModel
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 logger = logging.getLogger(__name__)
+
+UNIT_TEXTS = 256
+"""Training texts that tell whether a head's numbers have the unit of the data's."""
+LEAST_CORRELATION = 0.2
+"""From which numbers rise with the data's: of 256 random ones, one in a thousand does."""
 
 
 def put_in_order(model: PreTrainedModel, own: Sequence[str], labels: Sequence[str]) -> None:
@@ -66,6 +71,8 @@ def fit_head(
     if head & {*report["mismatched_keys"]}:
         logger.warning(said, *anew)
         return
+    if problem.places_are_labels:
+        return  # the one output is a choice's score
     layer = output_layer(model, len(outputs))
     places = places_of(outputs, theirs) if problem.names_labels else None
     if not problem.names_labels or layer is None or (places and are_unnamed(theirs)):
@@ -76,10 +83,45 @@ def fit_head(
         )
     elif places is None:
         logger.warning(said, *anew)
-        start_anew(model, layer)
+        _start_anew(model, layer)
     else:
         logger.info("the head of %s goes on, its outputs ordered as %s", source, listed(outputs))
         _reorder(layer, places)
+
+
+def fit_unit(
+    source: str, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, task: Task
+) -> None:
+    """Scale and shift the numbers of a trained head where the data's have another unit.
+
+    It starts anew where its numbers do not rise with theirs. Training would take as many steps as
+    the units are apart, and a correlation would show none of it.
+    """
+    import numpy as np
+
+    from bertender.comparison.accuracy import has_another_unit
+    from distill.trained import evaluated
+
+    layer, texts = output_layer(model, 1), task.train.labelled.first(UNIT_TEXTS)
+    if layer is None or layer.bias is None or not layer.bias.any() or not len(texts):
+        return
+    truth = np.asarray(texts.label_ids, dtype=np.float64)
+    numbers = np.asarray(evaluated(model, tokenizer, task, texts)[1], dtype=np.float64)
+    if not has_another_unit(truth, numbers):
+        return
+    (mean, spread), (own_mean, own_spread) = ((x.mean(), x.std()) for x in (truth, numbers))
+    rises = min(spread, own_spread) > 0 and np.corrcoef(truth, numbers)[0, 1] > LEAST_CORRELATION
+    if rises:
+        layer.weight.data *= spread / own_spread
+        layer.bias.data.copy_((layer.bias.data - own_mean) * (spread / own_spread) + mean)
+    else:
+        _start_anew(model, layer)
+    logger.warning(
+        "the head of %s gives numbers of mean %.4g and standard deviation %.4g, and the data have "
+        "%.4g and %.4g: it %s",
+        *(source, own_mean, own_spread, mean, spread),
+        "is scaled to them" if rises else "starts anew, as its numbers do not rise with theirs",
+    )
 
 
 def places_of(labels: Sequence[str], theirs: Sequence[str]) -> list[int] | None:
@@ -104,7 +146,7 @@ def _reorder(layer: torch.nn.Linear, places: Sequence[int]) -> None:
         parameter.data.copy_(parameter.data[[*places]])
 
 
-def start_anew(model: PreTrainedModel, layer: torch.nn.Linear) -> None:
+def _start_anew(model: PreTrainedModel, layer: torch.nn.Linear) -> None:
     """Give the layer that computes the outputs the weights of a new head."""
     layer.weight.data.normal_(0, getattr(model.config, "initializer_range", 0.02))
     if layer.bias is not None:

@@ -19,6 +19,8 @@ from distill.distillation.distiller import distill
 from distill.finetuning.baseline import train_bag_of_words
 from distill.finetuning.config import BagOfWordsConfig
 from distill.methods import METHODS
+from distill.teachers import encoders
+from distill.teachers.encoders import Teacher
 from tests.distill.distillation.settings import QUICK, SHORT
 from tests.toy_models import (
     other_vocabulary,
@@ -92,6 +94,15 @@ def test_a_student_has_the_order_of_its_task(
     assert tuple(config["id2label"].values()) == other.card.task.labels == task.labels
     one, two = (open_classifier(each).logits(task.dev.examples[:8]) for each in (plain, other))
     np.testing.assert_allclose(one, two, atol=1e-4)
+
+
+def test_a_tokenizer_that_numbers_labels_keeps_their_order(
+    trained_teacher: Artifact, task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turned = with_turned_labels(trained_teacher, task, tmp_path / "turned")
+    monkeypatch.setattr(encoders, "continued_labels", lambda tokenizer: (0, 2, 2))
+    with pytest.raises(ConfigError, match="Its tokenizer numbers them too"):
+        Teacher.load(turned, task)
 
 
 def test_only_a_torch_classifier_is_a_teacher(task: Task, tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from bertender.comparison.accuracy import evaluate
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError
 from bertender.models.classifier import open_classifier
+from bertender.problems.multiple_choice import MULTIPLE_CHOICE
 from bertender.tasks.task import Split, Task
 from bertender.training.examples import TensorBatch
 from bertender.training.loop import train
@@ -200,6 +201,19 @@ def test_a_finished_head_keeps_what_it_knows_of_each_label(
         torch.testing.assert_close(after, before[:, list(order)])
 
 
+def test_the_score_of_a_choice_is_kept_whatever_its_model_calls_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    encoder = str(save_encoder("bert", tmp_path / "encoder"))
+    model, tokenizer = load_classifier(encoder, ("A", "B", "C"), MULTIPLE_CHOICE)
+    model.config.id2label = {0: "A", 1: "B", 2: "C"}
+    model.save_pretrained(tmp_path / "finished")
+    tokenizer.save_pretrained(tmp_path / "finished")
+    again, _ = load_classifier(str(tmp_path / "finished"), ("0", "1", "2"), MULTIPLE_CHOICE)
+    torch.testing.assert_close(again.classifier.weight, model.classifier.weight)
+    assert "the head of" not in caplog.text
+
+
 def test_unnamed_labels_are_those_of_the_data_in_their_order(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -236,6 +250,11 @@ def test_a_finished_head_of_numbers_takes_the_unit_of_the_data(
         truth = np.array(other.dev.label_ids)
         found = np.asarray(evaluated(model, tokenizer, other, other.dev)[1])
         assert np.sqrt(np.square(found - truth).mean()) < 0.7 * truth.std()
+    caplog.clear()
+    some = in_unit(1000, 3e6)
+    some = replace(some, train=some.train.first(100)).with_unlabelled(task.train.examples[100:])
+    load_to_learn(known, some)
+    assert "it is scaled to them" in caplog.text, "where most texts have no number, too"
     model, _ = load_to_learn(known, in_unit(-1, 0))
     assert "starts anew, as its numbers do not rise with theirs" in caplog.text
     assert not model.classifier.bias.any()
