@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,6 @@ from bertender.text.tokenizer import load_tokenizer
 from distill.pretraining.config import OBJECTIVES, PretrainConfig
 from distill.pretraining.pretrain import (
     TRAINING_MODULES,
-    check_stackable,
     encoder_config,
     positions_of_shallow,
     pretrain,
@@ -63,12 +61,6 @@ def test_layers_repeat_and_all_else_is_taken_over(shallow: Artifact, layers: int
     own = model.state_dict()
     others = {k: w for k, w in opened.state_dict().items() if ".layer" not in k}
     assert others and all(torch.equal(own[key], weight) for key, weight in others.items())
-
-
-def test_a_card_without_a_field_had_its_default(shallow: Artifact) -> None:
-    older = {key: value for key, value in shallow.card.config.items() if key != "tokenizer"}
-    card = shallow.card.model_copy(update={"config": older})
-    check_stackable(replace(shallow, card=card), deeper(shallow), shallow.card.family)
 
 
 def test_copies_are_not_the_same_weights(shallow: Artifact) -> None:
