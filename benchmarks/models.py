@@ -260,6 +260,29 @@ def _served(row: harness.Row) -> str:
     return f"{shown}, {cells.single_ms(row)} ms" if row["latency"] else shown
 
 
+def default_table(runs: Sequence[harness.Run]) -> cells.Table:
+    """Graphs in float, by the default of `quantize`, and by another scheme: each set's scores."""
+    *scored, timed = runs
+    rows = []
+    for run in scored:
+        (reference,), *others = harness.grouped(run.rows, "group").values()
+        changes = (cells.points(cells.gain(run, [reference], own)) for own in others)
+        rows.append([cells.titled(run), cells.score(reference["score"]), *changes])
+    before, after = timed.rows
+    speeds = (
+        cells.over(before["latency"], after["latency"], key) for key in ("single_ms", "batch_ms")
+    )
+    one, many = map(cells.times, speeds)
+    note = (
+        f"{timed.about['layers']} layers, {cells.megabytes(before)} MB before and "
+        f"{cells.megabytes(after)} after; by default {one} as fast for one text of SST-2, and "
+        f"{many} in batches of {timed.about['batch_texts']}. Brackets are 95 % intervals. "
+        f"{cells.machine(timed)}."
+    )
+    headings = ["Data set", "Float", "By default, points", "`dynamic`, points"]
+    return cells.Table(headings, rows, note)
+
+
 WINDOWS = {
     "mean": "all, in windows of 256 (`--windows mean`)",
     "cut-512": "the first 512",

@@ -62,6 +62,7 @@ MEASURED: Mapping[str, tuple[str, Write]] = {
     "training": ("training", training.table),
     "quantization": ("quantization", quantization.table),
     "twelve-layers": ("twelve-layers", quantization.table),
+    "default-bits": ("default-bits", models.default_table),
     "gate": ("gate", gate.table),
     "runtimes": ("runtimes", runtimes.table),
     "runtimes-deep": ("runtimes-deep", runtimes.table),
