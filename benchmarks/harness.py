@@ -198,11 +198,12 @@ def used_by(*words: str, until_ready: bool = False, **options: Any) -> Used:
             if until_ready and process.stdout.readline():
                 process.send_signal(signal.SIGINT)
             output = process.stdout.read()
-        code, processor_s, peak_kib = report.read().split()
+        code, *used = report.read().split() or ["unknown"]
     if code != "0":
         raise MeasuredCommandError(
             f"bertender {shlex.join(words)}: exit code {code}. Run it by itself to see why."
         )
+    processor_s, peak_kib = used
     return Used(output, float(processor_s), int(peak_kib) * 1024)
 
 

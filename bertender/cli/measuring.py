@@ -268,8 +268,8 @@ def saved_in(sources: Sequence[str]) -> Path | None:
         names = ", ".join(map(str, found))
         raise ConfigError(f"{runs[0]} has several tables: {names}. Give one of them.")
     raise ConfigError(
-        f"{runs[0]} is no model and has no saved table: its recipe has no step of stage compare. "
-        "Give the models to compare, the reference first."
+        f"{runs[0]} is neither a model nor a run with a table: its recipe has no step of stage "
+        "compare. Give the models to compare, the reference first."
     )
 
 

@@ -454,16 +454,17 @@ def check_labels_fit(classifier: Classifier, task: Task) -> None:
     logger.warning("%s. Compare their order with that of the data (--label-map)", said)
 
 
-def has_another_unit(truth: npt.NDArray[np.float64], numbers: Any) -> bool:
-    """Return whether numbers are further from the true ones than their mean."""
-    return float(np.sqrt(np.square(truth - numbers).mean())) > float(truth.std())
+def error_of_unit(truth: npt.NDArray[np.float64], numbers: Any) -> float | None:
+    """Return the root mean square error of numbers that are further from the true ones than their
+    mean, as in another unit; None if they are not."""
+    error = float(np.sqrt(np.square(truth - numbers).mean()))
+    return error if error > float(truth.std()) else None
 
 
 def _warn_of_unit(name: str, truth: npt.NDArray[np.float64], numbers: Any) -> None:
     """Log a warning for numbers that are further from the true ones than their mean: a correlation
     ignores units and offsets."""
-    if has_another_unit(truth, numbers):
-        error = float(np.sqrt(np.square(truth - numbers).mean()))
+    if (error := error_of_unit(truth, numbers)) is not None:
         logger.warning(
             "%s gives numbers of mean %.4g and standard deviation %.4g, and the data have %.4g and "
             "%.4g: it is further from them (%.4g) than their mean. Has it another unit, or hardly "

@@ -90,7 +90,7 @@ class CheckedEncode:
     """An encoding step that first checks the texts.
 
     Raises (when called):
-        DataError: there is no text, or the model cannot read one; see `checked_examples`.
+        DataError: no texts are given, or the model cannot read one; see `checked_examples`.
     """
 
     encode: Encode
@@ -100,7 +100,7 @@ class CheckedEncode:
     def __call__(self, examples: Sequence[Example]) -> Batch:
         given = [*examples] if isinstance(examples, Iterator) else examples
         if not checked_examples(given, self.problem, self.text_count):
-            raise DataError("there is no text to predict. Give one at least.")
+            raise DataError("no text to predict. Give at least one.")
         return self.encode(given)
 
 

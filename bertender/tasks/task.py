@@ -577,8 +577,30 @@ def _matched(
     """
     if label_map:
         return _mapped(own, labels, label_map, model)
+    if (found := matched_labels(own, labels, columns)) is None:
+        raise ConfigError(
+            f"the data have the labels {listed(own)}, and {model} has {listed(labels)}. Say which "
+            f"is which: --label-map {own[0]}={labels[0]},... (DATA=MODEL for each label of the "
+            "data)."
+        )
+    how, names = found
+    if how:
+        logger.warning(
+            "labels of the data are those of %s %s: %s. Another order: --label-map",
+            model,
+            how,
+            ", ".join(f"{own}={theirs}" for own, theirs in names.items()),
+        )
+    return names
+
+
+def matched_labels(
+    own: Sequence[str], labels: Sequence[str], columns: Sequence[str] = ()
+) -> tuple[str, dict[str, str]] | None:
+    """Return how labels of data are matched with a model's, empty by equal names, and the model's
+    label for each; None if they are others. `columns` are as in `_matched`."""
     if set(own) <= set(labels):
-        return {label: label for label in own}
+        return "", {label: label for label in own}
     by_case = {label.casefold().strip(): label for label in labels}
     folded = [label.casefold().strip() for label in own]
     if len(by_case) == len(labels) and set(folded) <= set(by_case):
@@ -590,19 +612,8 @@ def _matched(
         own = in_order
         how, theirs = "by position, as the model's labels have no names", [*labels]
     else:
-        raise ConfigError(
-            f"the data have the labels {listed(own)}, and {model} has {listed(labels)}. Say which "
-            f"is which: --label-map {own[0]}={labels[0]},... (DATA=MODEL for each label of the "
-            "data)."
-        )
-    names = dict(zip(own, theirs, strict=True))
-    logger.warning(
-        "labels of the data are those of %s %s: %s. Another order: --label-map",
-        model,
-        how,
-        ", ".join(f"{own}={theirs}" for own, theirs in names.items()),
-    )
-    return names
+        return None
+    return how, dict(zip(own, theirs, strict=True))
 
 
 def _mapped(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from bertender.core.errors import ModelError
 from bertender.problems.problem import Problem, are_unnamed
-from bertender.tasks.task import Task, listed
+from bertender.tasks.task import Task, listed, matched_labels
 from bertender.training.heads.numbers import output_layer
 
 if TYPE_CHECKING:
@@ -74,19 +74,19 @@ def fit_head(
     if problem.places_are_labels:
         return  # the one output is a choice's score
     layer = output_layer(model, len(outputs))
-    places = places_of(outputs, theirs) if problem.names_labels else None
-    if not problem.names_labels or layer is None or (places and are_unnamed(theirs)):
+    found = matched_labels(outputs, theirs) if problem.names_labels else None
+    if not problem.names_labels or layer is None or (found and are_unnamed(theirs)):
         logger.warning(
             "the head of %s goes on with its encoder: what it has learned as %s is here %s, in "
             "this order",
             *(source, listed(theirs), listed(outputs)),
         )
-    elif places is None:
+    elif found is None:
         logger.warning(said, *anew)
         _start_anew(model, layer)
     else:
         logger.info("the head of %s goes on, its outputs ordered as %s", source, listed(outputs))
-        _reorder(layer, places)
+        _reorder(layer, [theirs.index(found[1][label]) for label in outputs])
 
 
 def fit_unit(
@@ -99,7 +99,7 @@ def fit_unit(
     """
     import numpy as np
 
-    from bertender.comparison.accuracy import has_another_unit
+    from bertender.comparison.accuracy import error_of_unit
     from distill.trained import evaluated
 
     layer, texts = output_layer(model, 1), task.train.labelled.first(UNIT_TEXTS)
@@ -107,7 +107,7 @@ def fit_unit(
         return
     truth = np.asarray(texts.label_ids, dtype=np.float64)
     numbers = np.asarray(evaluated(model, tokenizer, task, texts)[1], dtype=np.float64)
-    if not has_another_unit(truth, numbers):
+    if error_of_unit(truth, numbers) is None:
         return
     (mean, spread), (own_mean, own_spread) = ((x.mean(), x.std()) for x in (truth, numbers))
     rises = min(spread, own_spread) > 0 and np.corrcoef(truth, numbers)[0, 1] > LEAST_CORRELATION
@@ -122,23 +122,6 @@ def fit_unit(
         *(source, own_mean, own_spread, mean, spread),
         "is scaled to them" if rises else "starts anew, as its numbers do not rise with theirs",
     )
-
-
-def places_of(labels: Sequence[str], theirs: Sequence[str]) -> list[int] | None:
-    """Return the place of each label in a head for `theirs`; None if these are other labels.
-
-    Labels are matched by equal names, then ignoring case, then by position where one side has no
-    names (`LABEL_0`, or 0, 1, 2 in the data).
-    """
-    for form in (str, lambda label: str(label).casefold().strip()):
-        places = {form(label): place for place, label in enumerate(theirs)}
-        if len(places) == len(theirs) and {*map(form, labels)} == {*places}:
-            return [places[form(label)] for label in labels]
-    if are_unnamed(theirs):
-        return [*range(len(theirs))]
-    if {*labels} == {*map(str, range(len(theirs)))}:
-        return [int(label) for label in labels]
-    return None
 
 
 def _reorder(layer: torch.nn.Linear, places: Sequence[int]) -> None:

@@ -17,6 +17,7 @@ from bertender.core.artifact import Artifact
 from bertender.models.classifier import load_torch_classifier, open_classifier
 from bertender.models.own_models import OWN_MODELS, load_pretrained
 from bertender.tasks.task import Task
+from bertender.training.heads.numbers import output_layer
 from distill.teachers.encoders import load_classifier
 from export.config import ExportConfig
 from export.exporter import export
@@ -83,10 +84,19 @@ def test_it_starts_another_classifier_whose_head_is_new(own: Artifact) -> None:
     trained, _ = load_pretrained(AutoModelForSequenceClassification, str(own.path))
     ours, theirs = model.base_model.state_dict(), trained.base_model.state_dict()
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
-    *_, last = (module for module in model.modules() if isinstance(module, torch.nn.Linear))
-    head = last.weight.detach()
+    layer = output_layer(model, 3)
+    assert layer is not None
+    head = layer.weight.detach()
     assert head.shape[0] == model.config.num_labels == 3
     assert torch.isfinite(head).all() and 0 < float(head.std()) < 1
+
+
+@pytest.mark.parametrize("model_type", ["bert", "camembert"])
+def test_the_outputs_are_those_of_the_head_whatever_is_as_wide(model_type: str) -> None:
+    """Some architectures have their head before their encoder, whose layers have 32 outputs too."""
+    model = tiny_classifier(model_type, num_labels=32)
+    layer = output_layer(model, 32)
+    assert layer is getattr(model.classifier, "out_proj", model.classifier)
 
 
 @pytest.mark.slow

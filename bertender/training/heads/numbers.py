@@ -159,11 +159,18 @@ def spread_of(numbers: Sequence[float]) -> float:
 
 
 def output_layer(model: torch.nn.Module, outputs: int) -> torch.nn.Linear | None:
-    """Return the layer that computes a classifier's logits: the last with this many outputs."""
+    """Return the layer that computes a classifier's logits: the last with this many outputs, of the
+    head where the model says which part is its encoder."""
     import torch
 
-    layers = [each for each in model.modules() if isinstance(each, torch.nn.Linear)]
-    return next((each for each in reversed(layers) if each.out_features == outputs), None)
+    encoder = getattr(model, "base_model", model)
+    inner = set() if encoder is model else {*encoder.modules()}
+    layers = [
+        each
+        for each in model.modules()
+        if isinstance(each, torch.nn.Linear) and each.out_features == outputs
+    ]
+    return next((each for each in reversed(layers) if each not in inner), None)
 
 
 @contextmanager
