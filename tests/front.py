@@ -85,7 +85,7 @@ def succeed(*words: str | Path, stdin: str | bytes | None = None) -> Result:
     return result
 
 
-def fail(*words: str | Path, stdin: str | bytes | None = None, status: int = 1) -> str:
+def fail(*words: str | Path, stdin: str | bytes | None = None, status: int = 2) -> str:
     """Run `bertender WORDS...`, which must exit with `status`; return its message, on one line."""
     result = invoke(*words, stdin=stdin)
     assert result.exit_code == status, (words, result.output, result.exception)

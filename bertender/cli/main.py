@@ -144,13 +144,13 @@ def _guarded(name: str) -> Callable[..., None]:
                 function(*args, **kwargs)
         except BertenderError as error:
             _complain(str(error))
-            raise typer.Exit(1) from None
+            raise typer.Exit(error.exit_code) from None
         except BrokenPipeError:  # typer ends quietly when the reader of our output closes it
             raise
         except OSError as error:  # a full disk, or an unwritable directory
             logger.info("where it happened", exc_info=True)
             _complain(f"{error}; put that right and run the same command again")
-            raise typer.Exit(1) from None
+            raise typer.Exit(BertenderError.exit_code) from None
         except KeyboardInterrupt:
             _complain("interrupted; run the same command again to continue from here")
             raise typer.Exit(INTERRUPTED) from None

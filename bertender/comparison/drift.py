@@ -25,14 +25,15 @@ from pydantic import Field
 
 from bertender.comparison.accuracy import TOKENS_PER_BATCH, predict_outputs, word_count
 from bertender.core.artifact import Artifact
+from bertender.core.card import LeftOutRows
 from bertender.core.config import Config, Record
-from bertender.core.errors import DriftError
+from bertender.core.errors import DataError, DriftError
 from bertender.models.classifier import Classifier, open_classifier
 from bertender.problems.problem import Problem
 from bertender.problems.regression import LEAST_SCALE
 from bertender.problems.single_label_classification import SINGLE_LABEL
 from bertender.tasks.labelled import read_placed_texts
-from bertender.tasks.rows import SkippedRows, stop
+from bertender.tasks.rows import SkippedRows, stop, together
 from bertender.tasks.task import Task, TaskConfig
 from bertender.text.batch import Example, Tokenize, batched
 
@@ -98,6 +99,7 @@ class Drift(Record):
     max_effect: float
     max_p: float = Field(description="of each test, a part of 0.01")
     measures: tuple[Measure, ...]
+    left_out: LeftOutRows | None = Field(None, description="rows of the files that were left out")
 
     @property
     def drifted(self) -> tuple[str, ...]:
@@ -132,19 +134,16 @@ def drift(
         reading: FILE_SETTINGS of `file` and `config.reference`; by default the model's columns.
 
     Raises:
-        DataError: a file is wrong.
-        DriftError: there are too few texts.
+        DataError: a file is wrong, or has too few texts.
     """
     classifier = open_classifier(artifact)
-    reading = reading or TaskConfig()
-    recent = _read(file, artifact, classifier.problem, reading)
+    reading, skipped = reading or TaskConfig(), SkippedRows()
+    recent = _read(file, artifact, classifier.problem, reading, skipped)
     earlier: Sequence[Example]
     learned: Sequence[Example] = ()
     if config.reference is not None:
-        earlier, named = (
-            _read(config.reference, artifact, classifier.problem, reading),
-            str(config.reference),
-        )
+        earlier = _read(config.reference, artifact, classifier.problem, reading, skipped)
+        named = str(config.reference)
     else:
         assert task is not None
         split = "selection" if len(task.selection) else "dev"
@@ -158,12 +157,13 @@ def drift(
     common = _common(classifier, _drawn(learned, config.max_texts))
     sides = [_drawn(each, config.max_texts) for each in (earlier, recent)]
     if (fewest := min(map(len, sides))) < FEWEST_TEXTS:
-        raise DriftError(
+        raise DataError(
             f"{fewest} texts of {named if len(sides[0]) == fewest else file} are too few to tell "
             f"drift from chance: {FEWEST_TEXTS} are needed. Give more."
         )
     then, now = (observed(classifier, each, common) for each in sides)
-    return compared(
+    left_out = together(skipped.report(), task.left_out if task else None)
+    found = compared(
         then,
         now,
         config,
@@ -172,6 +172,7 @@ def drift(
         reference=named,
         texts=(len(sides[0]), len(sides[1])),
     )
+    return found.model_copy(update={"left_out": left_out})
 
 
 def compared(
@@ -326,7 +327,11 @@ def _common(classifier: Classifier, examples: Sequence[Example]) -> frozenset[An
 
 
 def _read(
-    path: Path, artifact: Artifact, problem: Problem[Any], reading: TaskConfig
+    path: Path,
+    artifact: Artifact,
+    problem: Problem[Any],
+    reading: TaskConfig,
+    skipped: SkippedRows,
 ) -> tuple[Example, ...]:
     first, *more = artifact.card.task.text_columns
     if reading.is_explicit("text_column"):
@@ -337,10 +342,8 @@ def _read(
     if not problem.gives_vectors:
         problem.check_columns(columns, artifact.card.task.text_count)
     read_by = SINGLE_LABEL if problem.labels_words else problem
-    skipped = SkippedRows()
     bad = skipped if reading.skip_bad_rows else stop
     texts = read_placed_texts(path, columns, bad, read_by).examples
-    skipped.report()
     return tuple(map(problem.to_example, texts))
 
 

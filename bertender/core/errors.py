@@ -30,7 +30,9 @@
         ├── OverloadedError        the server is there, and rejects a request for now
         └── DeadlineError          the response to a request did not come in time
 
-A message carries the value, what was allowed, and the next step.
+A message carries the value, what was allowed, and the next step. Where a check was made and said
+no, the error is a RefusedError too, and a command exits with 1, as `diff` and `grep` do; it exits
+with 2 where something could not be done.
 """
 
 from __future__ import annotations
@@ -38,6 +40,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 from pathlib import Path
+from typing import ClassVar
 
 
 class BertenderError(Exception):
@@ -49,6 +52,15 @@ class BertenderError(Exception):
         except bertender.BertenderError as error:
             print(error)  # names the unknown setting and the nearest known one
     """
+
+    exit_code: ClassVar[int] = 2
+    """Of a command that raises it."""
+
+
+class RefusedError(BertenderError):
+    """A check was made, and it said no."""
+
+    exit_code = 1
 
 
 class ConfigError(BertenderError):
@@ -111,7 +123,7 @@ class TrainingError(BertenderError):
     """A training run cannot continue."""
 
 
-class ConstantError(TrainingError):
+class ConstantError(RefusedError, TrainingError):
     """A model predicts one label everywhere, though the true labels are several."""
 
 
@@ -119,7 +131,7 @@ class ModelError(BertenderError):
     """A model cannot be used for the request."""
 
 
-class GateError(ModelError):
+class GateError(RefusedError, ModelError):
     """A gate refuses a quantized graph; one of another scheme may pass it."""
 
 
@@ -131,16 +143,16 @@ class RuntimeMissingError(ModelError):
     """A runtime is not installed; the message names the extra that brings it."""
 
 
-class ParityError(BertenderError):
+class ParityError(RefusedError):
     """A candidate does not agree with its reference."""
 
 
-class AccuracyError(BertenderError):
+class AccuracyError(RefusedError):
     """A model lost more of its score than was allowed."""
 
 
-class DriftError(BertenderError):
-    """Recent texts are unlike those that a model was trained for, or too few to say so."""
+class DriftError(RefusedError):
+    """Recent texts are unlike those that a model was trained for."""
 
 
 class MachineBusyError(BertenderError):
@@ -151,7 +163,7 @@ class LoadTestError(BertenderError):
     """A load test has no figure that can be trusted: its generator was late, or no rate holds."""
 
 
-class DeploymentError(BertenderError):
+class DeploymentError(RefusedError):
     """A model does not take the place of the served one, which serves as before."""
 
 

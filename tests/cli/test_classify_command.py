@@ -115,7 +115,7 @@ def test_standard_input_that_is_no_utf8(endpoint: type[FakeEndpoint]) -> None:
 def test_pairs_that_do_not_match_are_wrong_usage(
     words: tuple[str, ...], endpoint: type[FakeEndpoint]
 ) -> None:
-    assert "--pair" in fail("classify", *words, status=2)
+    assert "--pair" in fail("classify", *words)
 
 
 def test_json(endpoint: type[FakeEndpoint]) -> None:

@@ -62,7 +62,7 @@ def test_a_plan_is_shown_and_trains_nothing(words: tuple[str | Path, ...]) -> No
 
 @pytest.mark.usefixtures("out")
 def test_a_missed_score_is_an_exit_status(words: tuple[str | Path, ...]) -> None:
-    message = fail(*words, "--min-score", "1", "--candidates", "1")
+    message = fail(*words, "--min-score", "1", "--candidates", "1", status=1)
     assert "min_score=1 is not reached" in message
     assert "model" in message
 

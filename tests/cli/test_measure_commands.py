@@ -110,8 +110,8 @@ def test_diff_shows_the_worst_first_and_saves_all(
     losses = [each["lost"] for each in saved if each["lost"] is not None]
     assert losses == sorted(losses, reverse=True)
     assert f"and {len(saved) - 2} more" in result.stdout
-    assert ".csv or .jsonl" in fail(*words, "--output", tmp_path / "found.txt", status=2)
-    said = fail("diff", made["student"], teacher.path, "--text-column", "text", status=2)
+    assert ".csv or .jsonl" in fail(*words, "--output", tmp_path / "found.txt")
+    said = fail("diff", made["student"], teacher.path, "--text-column", "text")
     assert "no FILE is given" in said
 
 
@@ -211,7 +211,7 @@ def test_what_would_be_ignored_is_wrong_usage(
     words: tuple[str, ...], said: str, saved: Path, made: Made
 ) -> None:
     names = {"saved": saved, "student": made["student"]}
-    assert said in fail("compare", *(word.format_map(names) for word in words), status=2)
+    assert said in fail("compare", *(word.format_map(names) for word in words))
 
 
 @pytest.mark.parametrize("content", [None, "", "{}", "\xff"])

@@ -192,7 +192,7 @@ def test_the_command_shows_no_token(
     assert last_line(succeed(*words, "--json"))["digest"] == placed.digest
     file.write_text(READER)
     refused = invoke("--verbose", *words)
-    assert refused.exit_code == 1
+    assert refused.exit_code == 2
     for said in (result.output, refused.output):
         assert not any(token in said for token in (WRITER, READER))
     file.write_text("two words")

@@ -227,7 +227,7 @@ def test_a_recipe_of_several_tasks_is_refused(tmp_path: Path) -> None:
         run_sweep(parse_recipe("two", text), tmp_path, ["longest_ngram=1,2"])
 
 
-def test_the_command_shows_one_table_and_exits_with_1_where_a_variant_failed(
+def test_the_command_shows_one_table_and_fails_where_a_variant_failed(
     files: ToyFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -242,5 +242,5 @@ def test_the_command_shows_one_table_and_exits_with_1_where_a_variant_failed(
     bad = ("sweep", "mine.yaml", "--grid", "longest_ngram=1,0")
     assert "1 of 2 variants failed, first words.longest_ngram=0" in fail(*bad)
     result = invoke(*bad, "--json")
-    assert result.exit_code == 1 and json.loads(result.stdout)["best"] == "words.longest_ngram=1"
+    assert result.exit_code == 2 and json.loads(result.stdout)["best"] == "words.longest_ngram=1"
     assert "select=0.2" in fail(*words, "--set", "task.select=0")

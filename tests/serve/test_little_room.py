@@ -22,7 +22,7 @@ MIB = 2**20
 
 def error_of(done: subprocess.CompletedProcess[str]) -> str:
     """Return the error of a command that has failed as it should, on one line."""
-    assert done.returncode == 1 and not done.stdout, done
+    assert done.returncode == 2 and not done.stdout, done
     assert "Traceback" not in done.stderr
     return " ".join(done.stderr.split())
 

@@ -158,7 +158,7 @@ def test_the_command_reports_a_lower_bound_and_fails(as_json: bool, tmp_path: Pa
     files = ("--out", str(out), "--plot", str(plot), *(["--json"] if as_json else []))
     with SERVERS["http"](Script()) as url:
         result = invoke("loadtest", url, *flags, *files)
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert re.search(r"error: the search ended .* at 40 requests/s, the generator", result.stderr)
     saved = LoadTest.model_validate_json(out.read_text(encoding="utf-8"))
     assert saved.limit is not None and saved.limit.rate == 20.0
