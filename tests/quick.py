@@ -32,9 +32,12 @@ FOLDERS = (
 )
 """Under tests/, those whose tests train, export and quantize."""
 
-ALIKE = frozenset({"big_bird", "camembert", "electra", "ernie", "xlm-roberta"})
+ALIKE = frozenset(
+    {"big_bird", "camembert", "electra", "ernie", "gte", "jina_embeddings_v3", "xlm-roberta"}
+)
 ALIKE |= {f"bertender-pruned-{name}" for name in ALIKE}
-TABLED = ALIKE | {"nomic_bert", "bertender-pruned-nomic_bert"}
+TABLED = ALIKE | {"eurobert", "nomic_bert", "roformer"}
+TABLED |= {"bertender-pruned-nomic_bert", "bertender-pruned-roformer"}
 """These, and those that `test_families_and_steps` alone is quick on."""
 
 

@@ -24,7 +24,6 @@ from bertender.core.artifact import Artifact
 from bertender.core.errors import ModelError
 from bertender.models.classifier import load_torch_classifier, onnx_file, open_classifier
 from bertender.models.families import FAMILIES, encoder_layers, family_of
-from bertender.models.family import BEFORE_5
 from bertender.models.own_models import heads_of, neurons_of
 from bertender.models.steps import STEPS
 from bertender.recipes.stages import STAGES
@@ -73,18 +72,6 @@ SHORT = 2
 MASK = torch.tensor([[1] * 7, [1] * 5 + [0] * 2])
 BATCH = {"input_ids": torch.arange(5, 19).reshape(2, 7) * MASK, "attention_mask": MASK}
 FEW = toy_task(16, 8)
-EUROBERT_SHAPE = {
-    "hidden_size": 32,
-    "num_hidden_layers": 4,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "intermediate_size": 64,
-    "max_position_embeddings": LONGEST,
-    "pad_token_id": 0,
-    "bos_token_id": 2,
-    "eos_token_id": 3,
-    "mask_token_id": 4,
-}
 QUICK: Mapping[str, Any] = {
     "epochs": 1,
     "batch_size": 8,
@@ -99,7 +86,9 @@ PRODUCTS: Mapping[str, int] = {
     "albert": USUAL + 1,  # a projection of the embeddings
     # four feed-forward parts, and bottlenecks: two that read, one that writes
     "mobilebert": SHORT * (4 + 4 * 2 + 2 + 1) + 1 + OF_A_HEAD,
-    "nomic_bert": SHORT * (OF_A_LAYER + 1) + OF_A_HEAD,  # a gate
+    **dict.fromkeys(
+        ("eurobert", "gte", "nomic_bert"), SHORT * (OF_A_LAYER + 1) + OF_A_HEAD
+    ),  # a gate
     "modernbert": SHORT * 4 + OF_A_HEAD,  # queries, keys and values are one, and neurons and gate
 }
 """Of a graph, where they are not USUAL."""
@@ -418,7 +407,6 @@ def test_of_other_architectures_the_logits_alone_are_learned(
 
 OTHERS: Mapping[str, Mapping[str, Any]] = {
     "longformer": {**ROBERTA_SHAPE, "attention_window": 8},
-    **({} if BEFORE_5 else {"eurobert": EUROBERT_SHAPE}),
 }
 """Encoders whose layers are not known."""
 

@@ -22,6 +22,7 @@ from transformers import (
 from bertender.core.artifact import Artifact
 from bertender.metrics.metric import OF_HEAD
 from bertender.models.classifier import load_torch_classifier
+from bertender.models.families import FAMILIES
 from bertender.models.family import BEFORE_5
 from bertender.models.own_models import OWN_MODELS, PRUNABLE
 from bertender.tasks.task import Task
@@ -41,7 +42,7 @@ BERT_SHAPE: Mapping[str, Any] = {
 }
 
 ROBERTA_SHAPE = {**BERT_SHAPE, "max_position_embeddings": LONGEST + 2, "pad_token_id": 1}
-SHAPES: Mapping[str, Mapping[str, Any]] = {
+ALL_SHAPES: Mapping[str, Mapping[str, Any]] = {
     "albert": {**BERT_SHAPE, "embedding_size": 16},
     "bert": BERT_SHAPE,
     "big_bird": {**BERT_SHAPE, "attention_type": "original_full"},
@@ -62,6 +63,16 @@ SHAPES: Mapping[str, Mapping[str, Any]] = {
     },
     "electra": {**BERT_SHAPE, "embedding_size": 32},
     "ernie": BERT_SHAPE,
+    "eurobert": {
+        **BERT_SHAPE,
+        "num_key_value_heads": 2,
+        "pad_token_id": 0,
+        "bos_token_id": 2,
+        "eos_token_id": 3,
+        "mask_token_id": 4,
+    },
+    "gte": {**BERT_SHAPE, "pad_token_id": 0},
+    "jina_embeddings_v3": {**BERT_SHAPE, "pad_token_id": 0},
     "mobilebert": {
         **BERT_SHAPE,
         "embedding_size": 16,
@@ -78,10 +89,12 @@ SHAPES: Mapping[str, Mapping[str, Any]] = {
         "eos_token_id": 3,
     },
     "mpnet": ROBERTA_SHAPE,
-    **({} if BEFORE_5 else {"nomic_bert": BERT_SHAPE}),
+    "nomic_bert": BERT_SHAPE,
     "roberta": ROBERTA_SHAPE,
+    "roformer": BERT_SHAPE,
     "xlm-roberta": ROBERTA_SHAPE,
 }
+SHAPES: Mapping[str, Mapping[str, Any]] = {name: ALL_SHAPES[name] for name in FAMILIES}
 """The config of a tiny encoder of each architecture: 4 layers x 32."""
 
 OWN_SHAPES: Mapping[str, Mapping[str, Any]] = {

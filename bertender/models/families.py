@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from transformers import PretrainedConfig, PreTrainedModel
+from transformers import CONFIG_MAPPING, PretrainedConfig, PreTrainedModel
 
 from bertender.core.errors import ConfigError, ModelError, nearest_hint
 from bertender.models.family import (
@@ -114,7 +114,8 @@ def _mpnet_scores(
 def _rotary_scores(
     attention: nn.Module, call: Arguments, query: torch.Tensor, key: torch.Tensor
 ) -> torch.Tensor:
-    """NomicBERT's scores, with rotary positions (Su et al. 2021, arXiv 2104.09864, eq. 34)."""
+    """Scores of NomicBERT and what is alike, with rotary positions (Su et al. 2021, arXiv
+    2104.09864, eq. 34)."""
     angles: tuple[torch.Tensor, torch.Tensor] = call["position_embeddings"]
     cos, sin = angles[0][:, None], angles[1][:, None]  # (1, 1, seq, head_dim)
 
@@ -123,6 +124,14 @@ def _rotary_scores(
         return states * cos + torch.cat((-second, first), dim=-1) * sin
 
     return scaled_scores(attention, call, turned(query), turned(key))
+
+
+def _roformer_scores(
+    attention: Any, call: Arguments, query: torch.Tensor, key: torch.Tensor
+) -> torch.Tensor:
+    """RoFormer's scores, with rotary positions (ibid.) whose angles alternate in a head."""
+    turn = attention.apply_rotary_position_embeddings
+    return scaled_scores(attention, call, *turn(call["sinusoidal_pos"], query, key))
 
 
 def _keep_heads(attention: nn.Module, heads: Sequence[int], size: int) -> None:
@@ -313,6 +322,16 @@ DISTILBERT = Family(
     pruning=Pruning(distilbert_heads, width="hidden_dim"),
 )
 
+TURNED = Fusion(obstacle="it turns queries and keys by positions")
+
+ROFORMER = replace(
+    BERT,
+    position_embeddings=None,
+    plain_layers=False,  # rotary positions
+    scores=_roformer_scores,
+    fusion=TURNED,
+)
+
 NOMIC_BERT = Family(
     layers="layers",
     word_embeddings="embeddings.word_embeddings",
@@ -336,8 +355,28 @@ NOMIC_BERT = Family(
     ),
     plain_layers=False,  # rotary positions, and gated neurons
     scores=_rotary_scores,
-    fusion=Fusion(obstacle="its attention turns queries and keys by positions"),
+    fusion=TURNED,
     pruning=Pruning(_keep_heads),
+)
+
+GTE = replace(
+    NOMIC_BERT,
+    token_type_embeddings=None,  # it may have none; texts are all of its first type
+    language_head=LanguageHead(ROBERTA_HEAD.parts, "lm_head.decoder.bias"),
+)
+
+JINA_EMBEDDINGS_V3 = replace(
+    NOMIC_BERT, feed_forward=FeedForward.plain("mlp.fc1", "mlp.fc2"), language_head=ROBERTA_HEAD
+)
+
+EUROBERT = replace(
+    NOMIC_BERT,
+    word_embeddings="embed_tokens",
+    embedding_norm=None,
+    token_type_embeddings=None,
+    norms=Norms.before("input_layernorm", "post_attention_layernorm", "self_attn"),
+    language_head=LanguageHead((), "lm_head.bias"),
+    pruning=Pruning(obstacle="its heads may share keys and values"),
 )
 
 ERNIE = replace(BERT, plain_layers=False)  # its embeddings may have types of tasks
@@ -345,20 +384,28 @@ ERNIE = replace(BERT, plain_layers=False)  # its embeddings may have types of ta
 BIG_BIRD = replace(BERT, plain_layers=False)  # its embeddings may be scaled
 
 FAMILIES: Mapping[str, Family] = {
-    "albert": ALBERT,
-    "bert": BERT,
-    "big_bird": BIG_BIRD,
-    "camembert": ROBERTA,
-    "deberta-v2": DEBERTA,
-    "distilbert": DISTILBERT,
-    "electra": ELECTRA,
-    "ernie": ERNIE,
-    "mobilebert": MOBILEBERT,
-    "modernbert": MODERNBERT,
-    "mpnet": MPNET,
-    **({} if BEFORE_5 else {"nomic_bert": NOMIC_BERT}),
-    "roberta": ROBERTA,
-    "xlm-roberta": ROBERTA,
+    name: family
+    for name, family in {
+        "albert": ALBERT,
+        "bert": BERT,
+        "big_bird": BIG_BIRD,
+        "camembert": ROBERTA,
+        "deberta-v2": DEBERTA,
+        "distilbert": DISTILBERT,
+        "electra": ELECTRA,
+        "ernie": ERNIE,
+        "eurobert": EUROBERT,
+        "gte": GTE,
+        "jina_embeddings_v3": JINA_EMBEDDINGS_V3,
+        "mobilebert": MOBILEBERT,
+        "modernbert": MODERNBERT,
+        "mpnet": MPNET,
+        "nomic_bert": NOMIC_BERT,
+        "roberta": ROBERTA,
+        "roformer": ROFORMER,
+        "xlm-roberta": ROBERTA,
+    }.items()
+    if name in CONFIG_MAPPING  # newer ones are missing in older versions of transformers
 }
 
 

@@ -293,7 +293,7 @@ class LanguageHead:
     parts: tuple[str, ...]
     """The layers before the decoder: a transform and a norm, in this order."""
     bias: str
-    """The decoder's bias."""
+    """The decoder's bias, where it has one."""
 
 
 def _as_it_is(model: PreTrainedModel) -> None:
@@ -339,7 +339,7 @@ class Family:
     layers: str
     word_embeddings: str
     position_embeddings: str | None
-    embedding_norm: str
+    embedding_norm: str | None
     token_type_embeddings: str | None
     attention: str
     """The module that computes contexts from queries, keys and values."""

@@ -146,10 +146,16 @@ class _Recording:
         self.calls.append((module, bound.arguments))
 
     def by_head(self, name: str, layer: int) -> torch.Tensor:
-        """Split a layer's (batch, seq, hidden) into (batch, heads, seq, head_dim)."""
+        """Split a layer's (batch, seq, hidden) into (batch, heads, seq, head_dim).
+
+        Keys and values that several heads share stand there for each of them.
+        """
+        heads = self.heads[layer - 1]
+        size = self.projected["query"][layer - 1].shape[-1] // heads
         whole = self.projected[name][layer - 1]
-        by_head: torch.Tensor = whole.unflatten(-1, (self.heads[layer - 1], -1)).transpose(1, 2)
-        return by_head
+        by_head: torch.Tensor = whole.unflatten(-1, (-1, size)).transpose(1, 2)
+        shared = heads // by_head.shape[1]
+        return by_head if shared == 1 else by_head.repeat_interleave(shared, dim=1)
 
     def scores(self, layer: int) -> torch.Tensor:
         import torch

@@ -112,7 +112,7 @@ def distilbert_student(start: PreTrainedModel, shape: StudentShape) -> PreTraine
     )
     student = DistilBertForSequenceClassification(config)
     encoder = student.base_model
-    assert own.position_embeddings is not None
+    assert own.position_embeddings and own.embedding_norm and family.embedding_norm
     with torch.no_grad():
         weight_of(encoder, own.word_embeddings).copy_(word_table(start))
         weight_of(encoder, own.position_embeddings).copy_(position_table(start, family))

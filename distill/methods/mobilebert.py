@@ -169,13 +169,16 @@ def _start_hidden_states(
     # MobileBERT joins the next, own and previous token; only the own one has weight
     nothing = torch.zeros_like(widening.T)
     joined = torch.cat([nothing, widening.T, nothing], dim=1)
-    norm: Any = start.base_model.get_submodule(family.embedding_norm)
-    bias = torch.zeros_like(norm.weight) if norm.bias is None else norm.bias
+    scale, bias = torch.ones(words.shape[1]), torch.zeros(words.shape[1])
+    if family.embedding_norm is not None:
+        norm: Any = start.base_model.get_submodule(family.embedding_norm)
+        scale = norm.weight / mean_square.sqrt()
+        bias = bias if norm.bias is None else norm.bias
     embeddings.embedding_transformation.weight.copy_(joined)
     embeddings.embedding_transformation.bias.zero_()
     embeddings.position_embeddings.weight.copy_(positions)
     embeddings.token_type_embeddings.weight.copy_(types)
-    embeddings.LayerNorm.weight.copy_(norm.weight / mean_square.sqrt())
+    embeddings.LayerNorm.weight.copy_(scale)
     embeddings.LayerNorm.bias.copy_(bias)
 
 

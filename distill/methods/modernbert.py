@@ -111,9 +111,11 @@ def _start_words(start: PreTrainedModel, student: PreTrainedModel) -> None:
         if family.position_embeddings is not None:
             words += position_table(start, family).mean(0)
         weight_of(student.base_model, own.word_embeddings).copy_(words)
-        weight_of(student.base_model, own.embedding_norm).copy_(
-            weight_of(start.base_model, family.embedding_norm)
-        )
+        assert own.embedding_norm is not None
+        if family.embedding_norm is not None:
+            weight_of(student.base_model, own.embedding_norm).copy_(
+                weight_of(start.base_model, family.embedding_norm)
+            )
 
 
 MODERNBERT = Method(

@@ -39,7 +39,16 @@ from tests.toy_models import (
 )
 from tests.toys import pair_task
 
-SEGMENTED = {"albert", "bert", "big_bird", "electra", "ernie", "mobilebert", "nomic_bert"}
+SEGMENTED = {
+    "albert",
+    "bert",
+    "big_bird",
+    "electra",
+    "ernie",
+    "mobilebert",
+    "nomic_bert",
+    "roformer",
+}
 SEGMENTED |= {"camembert", "roberta", "xlm-roberta"}  # their toys have two token types
 SEGMENTED |= {f"bertender-pruned-{name}" for name in SEGMENTED & PRUNABLE.keys()}
 UNMASKED = {"bertender-bilstm", "bertender-static"}
