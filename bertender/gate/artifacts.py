@@ -174,9 +174,10 @@ def verify(
 ) -> Verification:
     """Compare two artifacts; a failure is in the result, not raised.
 
-    Only the candidate runs in `config.runtime`, so a runtime can be checked against another.
+    Only the candidate runs in `config.runtime`, so a runtime can be checked against another. Labels
+    are matched by name, as an endpoint answers with names: their order is no failure.
     """
-    from bertender.models.classifier import open_classifier
+    from bertender.models.classifier import in_label_order, open_classifier
 
     check_installed(config.runtime)
     check_used([candidate], config.runtime)
@@ -190,9 +191,11 @@ def verify(
     examples, truth = labelled_sample(task, task.dev, config.texts or len(task.dev), config.seed)
     usual = tolerance_in(config.runtime, candidate.card.precision)
     tolerance = TOLERANCES[config.tolerance or usual]
+    opened = open_classifier(reference), open_classifier(candidate, runtime=config.runtime)
+    if sorted(opened[0].labels) == sorted(opened[1].labels):
+        opened = opened[0], in_label_order(opened[1], opened[0].labels)
     parity = check_parity(
-        open_classifier(reference),
-        open_classifier(candidate, runtime=config.runtime),
+        *opened,
         examples,
         tolerance,
         seed=config.seed,

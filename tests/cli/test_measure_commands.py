@@ -25,15 +25,19 @@ from tests.toys import NoConfig
 
 @pytest.fixture(scope="session")
 def turned(made: Made, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The student with its answers turned around, and its labels too: wrong in two ways."""
-    source = Artifact.load(made["student"])
+    """The student with its answers turned around."""
     out = tmp_path_factory.mktemp("turned") / "turned"
-    record = source.card.task.model_copy(update={"labels": source.card.task.labels[::-1]})
+    return with_rows_turned(Artifact.load(made["student"]), out, labels_too=False)
+
+
+def with_rows_turned(source: Artifact, out: Path, *, labels_too: bool) -> Path:
+    """Write a model with the rows of its head in the opposite order."""
+    labels = source.card.task.labels[:: -1 if labels_too else 1]
     with new_artifact(
         out,
         kind="torch",
         family=source.card.family,
-        task=record,
+        task=source.card.task.model_copy(update={"labels": labels}),
         stage="distill",
         config=NoConfig(),
         seed=0,
@@ -41,7 +45,8 @@ def turned(made: Made, tmp_path_factory: pytest.TempPathFactory) -> Path:
         for name in source.card.files:
             shutil.copyfile(source.path / name, draft.directory / name)
         weights = load_file(source.path / "model.safetensors")
-        weights["classifier.weight"] = -weights["classifier.weight"]
+        for name in ("classifier.weight", "classifier.bias"):
+            weights[name] = weights[name][::-1].copy()
         save_file(weights, draft.directory / "model.safetensors", {"format": "pt"})
     return out
 
@@ -70,9 +75,14 @@ def test_verify_names_all_failures_at_once_and_still_prints_its_result(
     found = last_line(result)
     assert len(found["failures"]) >= 3
     assert [failure for failure in found["failures"] if failure not in result.stderr] == []
-    assert any("label order" in failure for failure in found["failures"])
     assert json.loads(out.read_text()) == found
     assert "Do not deploy it" in result.stderr and "Traceback" not in result.stderr
+
+
+def test_verify_matches_labels_by_name(made: Made, tmp_path: Path) -> None:
+    other = with_rows_turned(Artifact.load(made["student"]), tmp_path / "other", labels_too=True)
+    found = last_line(succeed("verify", made["student"], other, "--json"))
+    assert found["agreement"] == 1.0 and found["max_abs_difference"] < 1e-6
 
 
 @pytest.mark.parametrize(
