@@ -48,7 +48,14 @@ from bertender.problems.problem import (
     softmax_of_largest,
     span_tensors,
 )
-from bertender.problems.reading import CellError, Columns, checked_text, shown, usable_cell
+from bertender.problems.reading import (
+    CellError,
+    Columns,
+    checked_text,
+    shown,
+    usable_cell,
+    visible_text,
+)
 from bertender.text.batch import Batch, Example, Tokenize, TokenizeWords, keep_words
 from bertender.text.tokenizer import CONTINUED_LABELS
 
@@ -214,12 +221,13 @@ class TokenClassification(Softmax, Problem[Tags]):
         return 1, None
 
     def text_of_cell(self, values: Mapping[str, object], column: str) -> str:
-        """Return the text in a cell, which may be a list of words."""
+        """Return the text in a cell unchanged, as spans are character positions in it; or that of
+        a list of words."""
         if isinstance(values.get(column), (list, tuple)):
             if words := _strings(values, column):
                 return self.text_of(words)
             raise CellError(column, NO_WORDS)
-        return super().text_of_cell(values, column)
+        return visible_text(usable_cell(values, column), column)
 
     def to_texts(self, example: Example) -> tuple[str, ...]:
         """Return the sentence of some words; a single text is unchanged."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -16,6 +16,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from bertender.core.errors import DataError
+from bertender.problems.problem import Problem
 from bertender.problems.question_answering import QUESTION_ANSWERING
 from bertender.problems.token_classification import TOKEN_CLASSIFICATION, WORD_MARK
 from bertender.text.batch import NO_WORD, TokenizeWords
@@ -23,6 +24,7 @@ from bertender.text.windows import NO_ANSWER, TokenizeContextWindows, span_of
 from serve.client.endpoint import Classification, TextSpan
 from serve.wire import from_arrays, to_arrays
 from tests.text.test_words import TOKENIZERS, in_parts
+from tests.toy_heads import JOINT
 from tests.toys import byte_level_tokenizer, tiny_tokenizer
 
 WITH_FIRST_TOKEN = {"word pieces": tiny_tokenizer(), "byte level": byte_level_tokenizer()}
@@ -174,3 +176,9 @@ def test_the_text_at_the_offsets_is_the_text_that_was_meant(
     assert [(span.start, span.end) for span in spans] == [*meant]
     for span in spans:
         assert span.text == shown[span.start : span.end] and span.text
+
+
+@pytest.mark.parametrize("problem", [TOKEN_CLASSIFICATION, QUESTION_ANSWERING, JOINT.problem])
+def test_texts_of_files_are_read_unchanged(problem: Problem[Any]) -> None:
+    """A caller finds spans in the cell, with its white space."""
+    assert problem.text_of_cell({"text": "  a \t b "}, "text") == "  a \t b "
