@@ -240,6 +240,20 @@ def test_heads_and_neurons_are_pruned(
 
 
 @pytest.mark.one_path
+@pytest.mark.parametrize("task", [QUESTION_ANSWERING.name], indirect=True)
+def test_the_score_before_is_that_of_the_model_with_its_threshold(
+    teacher: Artifact, task: Task, tmp_path: Path
+) -> None:
+    record = teacher.card.task.model_copy(update={"fitted": {"no_answer": -1000.0}})
+    silent = replace(teacher, card=teacher.card.model_copy(update={"task": record}))
+    config = PruneConfig(ffn=0.25, retraining_free=True, scored_texts=32, allow_constant=True)
+    scores = prune(silent, task, config, tmp_path / "pruned").card.findings.scores
+    assert scores is not None and scores.score_before == pytest.approx(
+        evaluate(open_classifier(silent), task.dev, task.metric)[0].value
+    )
+
+
+@pytest.mark.one_path
 @pytest.mark.parametrize("method", ["minibert", "distilbert"])
 def test_a_student_learns_from_texts_alone(
     teacher: Artifact, task: Task, tmp_path: Path, method: str
