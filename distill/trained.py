@@ -89,11 +89,10 @@ def epoch_score(
     tokenizer: PreTrainedTokenizerBase,
     task: Task,
     config: JudgedConfig,
-    *,
-    fits_thresholds: bool = False,
 ) -> dict[str, float]:
     """Return the score after an epoch on the validation examples, by metric name.
 
+    Sets are scored with fitted thresholds, as the kept model will have them (`fit_thresholds`).
     Warnings are logged for a model that predicts one label, unless thresholds will be fitted, and
     for a metric that is undefined.
 
@@ -102,15 +101,15 @@ def epoch_score(
         tokenizer: its tokenizer.
         task: source of the validation examples.
         config: settings of the training.
-        fits_thresholds: score multi-label predictions with fitted thresholds, as the kept model
-            will have them (`fit_thresholds`).
     """
     split, problem = task.choices, task.problem
-    outputs, predictions = answers(as_classifier(model, tokenizer, task), split)
+    classifier = as_classifier(model, tokenizer, task)
+    outputs, predictions = answers(classifier, split)
     if not problem.has_thresholds:
         warn_early(task, split, predictions, config)
-    elif fits_thresholds and len(task.selection):
-        found = np.array([*best_thresholds(task, outputs, split).values()])
+    elif len(fitting := _texts_of_thresholds(task)):
+        own = outputs if fitting == split else predict_outputs(classifier, fitting.examples)
+        found = np.array([*best_thresholds(task, own, fitting).values()])
         moved = [each._replace(logits=(each.logits - found).astype(np.float32)) for each in outputs]
         predictions = decoded(problem, moved, split.examples)
     labels = task.labels
@@ -184,7 +183,7 @@ def fit_thresholds(
     Returns:
         The thresholds, in logits, by label; empty where the output layer has no biases.
     """
-    split = (task.selection if len(task.selection) else task.train).labelled
+    split = _texts_of_thresholds(task)
     layer = output_layer(model, len(task.labels))
     if not len(split) or layer is None or layer.bias is None:
         return {}
@@ -199,6 +198,10 @@ def fit_thresholds(
         for label, threshold in found.items()
         if not task.problem.heads or label.partition(OF_HEAD)[0] in sets
     }
+
+
+def _texts_of_thresholds(task: Task) -> Split:
+    return (task.selection if len(task.selection) else task.train).labelled
 
 
 def best_thresholds(task: Task, outputs: Sequence[Outputs], split: Split) -> dict[str, float]:

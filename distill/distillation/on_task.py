@@ -167,8 +167,7 @@ class OnTask(Distillation):
         return self.texts.examples(self.cached, self.tokenizer, self.clock)
 
     def evaluate(self, training_module: Any, objective: Objective) -> dict[str, float]:
-        student, task = training_module.student, self.task
-        return epoch_score(student, self.tokenizer, task, self.config, fits_thresholds=True)
+        return epoch_score(training_module.student, self.tokenizer, self.task, self.config)
 
 
 def student_tokenizer(

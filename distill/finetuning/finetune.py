@@ -121,9 +121,7 @@ def finetune(
             config,
             work,
             description=f"fine-tune {out.name}",
-            at_epoch_end=partial(
-                epoch_score, tokenizer=tokenizer, task=task, config=config, fits_thresholds=True
-            ),
+            at_epoch_end=partial(epoch_score, tokenizer=tokenizer, task=task, config=config),
             keeping=keeping,
         )
         scores = final_score(model, tokenizer, task)

@@ -43,7 +43,7 @@ from distill.finetuning.baseline import train_bag_of_words
 from distill.finetuning.config import BagOfWordsConfig, FinetuneConfig
 from distill.finetuning.finetune import finetune
 from distill.losses.signals import read_signals
-from distill.trained import best_threshold, epoch_score, fit_thresholds
+from distill.trained import best_threshold, epoch_score, fit_thresholds, score_on
 from serve.client.endpoint import Classification
 from tests.fake_predictor import FakePredictor
 from tests.toys import number_task, set_task, tiny_bert, tiny_tokenizer, toy_task, write_model
@@ -401,18 +401,20 @@ def test_thresholds_become_part_of_the_model() -> None:
     torch.testing.assert_close(moved, torch.tensor([*found.values()], dtype=torch.float32))
 
 
-def test_an_epoch_scores_as_it_would_with_its_thresholds() -> None:
+@pytest.mark.parametrize("validation_texts", [80, 0])
+def test_an_epoch_scores_as_it_would_with_its_thresholds(validation_texts: int) -> None:
     """Of an untrained model, whose labels are all on one side of 0."""
     whole = set_task(160, 40)
-    task = replace(whole, train=whole.train.first(80), selection=whole.train.after(80))
-    model, config = tiny_bert(len(tiny_tokenizer()), task.labels), FinetuneConfig()
-    settings = (model, tiny_tokenizer(), task, config)
-    plain, before = epoch_score(*settings), model.classifier.bias.detach().clone()
-    fitted = epoch_score(*settings, fits_thresholds=True)
+    split = 160 - validation_texts
+    task = replace(whole, train=whole.train.first(split), selection=whole.train.after(split))
+    model = tiny_bert(len(tiny_tokenizer()), task.labels)
+    settings = (model, tiny_tokenizer(), task)
+    plain, before = score_on(*settings, task.choices), model.classifier.bias.detach().clone()
+    fitted = epoch_score(*settings, FinetuneConfig())
     assert torch.equal(model.classifier.bias, before), "the training goes on from it"
-    fit_thresholds(model, tiny_tokenizer(), task)
-    assert fitted == pytest.approx(epoch_score(*settings))
-    assert fitted != plain
+    fit_thresholds(*settings)
+    assert fitted == pytest.approx({task.metric: score_on(*settings, task.choices)})
+    assert fitted != pytest.approx({task.metric: plain})
 
 
 def test_a_metric_that_says_nothing_of_an_epoch_is_said(caplog: pytest.LogCaptureFixture) -> None:
