@@ -87,7 +87,7 @@ class Classifier:
 
 @dataclass(frozen=True)
 class CheckedEncode:
-    """An encoding step that first checks the texts.
+    """An encoding step that first checks the texts, and reads them as those of files and requests.
 
     Raises (when called):
         DataError: no texts are given, or the model cannot read one; see `checked_examples`.
@@ -99,9 +99,19 @@ class CheckedEncode:
 
     def __call__(self, examples: Sequence[Example]) -> Batch:
         given = [*examples] if isinstance(examples, Iterator) else examples
-        if not checked_examples(given, self.problem, self.text_count):
+        checked = checked_examples(given, self.problem, self.text_count)
+        if not checked:
             raise DataError("no text to predict. Give at least one.")
-        return self.encode(given)
+        problem = self.problem
+        if not problem.labels_words:
+            return self.encode([problem.to_example(each) for each in checked])
+        return self.encode(
+            [
+                # a sentence; words in a tuple may have white space in them
+                problem.to_example(example) if isinstance(value, str) else example
+                for value, example in zip(given, checked, strict=True)
+            ]
+        )
 
 
 @dataclass(frozen=True)

@@ -382,8 +382,8 @@ class Problem(Reading[Target]):
         return tuple(columns)
 
     def to_example(self, texts: tuple[str, ...]) -> Example:
-        """Return the example of a request's row of texts."""
-        return texts
+        """Return the example of a request's row of texts, read as those of files are."""
+        return tuple(text.strip() for text in texts)
 
     def to_texts(self, example: Example) -> tuple[str, ...]:
         """Return the texts of an example for a request."""

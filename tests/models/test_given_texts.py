@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 import bertender
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError, DataError
 from bertender.problems.reading import checked_examples
+from tests.comparison.test_calibration import sure_model
+from tests.distill.architectures import save_teacher
 from tests.toy_kinds import ALL, NAMED
 
 UNUSABLE = {
@@ -54,6 +59,29 @@ def test_no_text_is_refused(texts: Any, teacher: Artifact) -> None:
 
 def test_texts_may_come_one_by_one(teacher: Artifact) -> None:
     assert len(bertender.open_model(teacher).logits(iter(["apple", "saw"]))) == 2  # type: ignore[arg-type]
+
+
+def test_white_space_around_a_text_counts_nowhere(tmp_path: Path) -> None:
+    """A byte-level tokenizer would read it: a request would get another answer than a file."""
+    model = AutoModelForSequenceClassification
+    folder = save_teacher("roberta", tmp_path / "teacher", model)
+    opened, scorer = bertender.open_model(folder), bertender.Scorer(folder)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    assert tokenizer("apple\n")["input_ids"] != tokenizer("apple")["input_ids"]
+    alone, spaced = (opened.logits([text]) for text in ("apple", "  apple\n"))
+    np.testing.assert_array_equal(alone, spaced)
+    assert scorer(["apple"]) == scorer(["  apple\n"])
+    batch = opened.encode([opened.problem.to_example((" apple ",))])
+    assert batch.arrays["input_ids"].tolist() == [tokenizer("apple")["input_ids"]]
+
+
+def test_a_sentence_is_its_words(tmp_path: Path) -> None:
+    task = NAMED["token_classification"]
+    model = bertender.open_model(sure_model(task, tmp_path / "tagger"))
+    words = next(example for example in task.dev.examples if len(example) > 1)
+    (sentence,), (alike,) = model.outputs([" ".join(words)]), model.outputs([words])
+    np.testing.assert_array_equal(sentence.logits, alike.logits)
+    assert len(sentence.logits) == len(words)
 
 
 @pytest.mark.parametrize("name", [*ALL, "pairs"])
