@@ -19,6 +19,7 @@ from bertender.problems.reading import (
     CellError,
     Columns,
     checked_text,
+    first_words,
     shown,
     text_of_cell,
     usable_cell,
@@ -125,10 +126,10 @@ class MultipleChoice(SingleLabelClassification):
         return ("choice",)
 
     def edge_examples(self, examples: Sequence[Example], tokens: int) -> tuple[Example, Example]:
-        """Return an example of single words, and one of more than `tokens` tokens."""
+        """Return an example of few words, and one of more than `tokens` tokens."""
         short, long = super().edge_examples([(question,) for question, *_ in examples], tokens)
-        choices = [each.split() or ["a"] for each in examples[0][1:]]
-        return (*short, *(words[0] for words in choices)), (*long, *examples[0][1:])
+        choices = examples[0][1:]
+        return (*short, *first_words(choices)), (*long, *choices)
 
     def encoder(
         self, tokenizer: PreTrainedTokenizerBase | FileTokenizer, max_length: int | None = None

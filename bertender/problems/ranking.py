@@ -32,6 +32,7 @@ from bertender.problems.reading import (
     CellError,
     Columns,
     checked_text,
+    first_words,
     shown,
     text_of_cell,
     usable_cell,
@@ -255,11 +256,10 @@ class Ranking(TextProblem[Relevances]):
         return (Constant(AS_GIVEN, right / len(pairs), len(pairs)),)
 
     def edge_examples(self, examples: Sequence[Example], tokens: int) -> tuple[Example, Example]:
-        """Return a query with two passages: of one word, and of more than `tokens` tokens."""
+        """Return a query with two passages: of few words, and of more than `tokens` tokens."""
         query, *passages = examples[0]
         short, long = super().edge_examples([(query, passages[0])], tokens)
-        others = [(each.split() or ["a"])[0] for each in passages[1:2]]
-        return (*short, *others), (query, long[1], *passages[1:2])
+        return (short[0], *first_words(passages[:2])), (query, long[1], *passages[1:2])
 
     def encoder(
         self, tokenizer: PreTrainedTokenizerBase | FileTokenizer, max_length: int | None = None

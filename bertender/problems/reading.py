@@ -212,6 +212,17 @@ def checked_text(value: object, column: str) -> str:
     return text
 
 
+def first_words(texts: Sequence[str]) -> list[str]:
+    """Return the first words of some texts, as few as tell those apart that differ: between equal
+    ones, rounding would decide."""
+    words = [text.split() or ["a"] for text in texts]
+    for count in range(1, max(map(len, words)) + 1):
+        firsts = [" ".join(own[:count]) for own in words]
+        if len({*firsts}) == len({*map(tuple, words)}):
+            break
+    return firsts
+
+
 def usable_cell(values: Mapping[str, object], column: str) -> object:
     """Return a cell; raise CellError if it is missing or empty."""
     if column not in values:

@@ -120,6 +120,16 @@ def test_an_oracle_decodes_to_its_targets() -> None:
         assert MULTIPLE_CHOICE.joined([outputs]).logits.shape == (1, 3), "of an endpoint"
 
 
+def test_choices_of_the_shortest_question_of_the_gate_differ() -> None:
+    """Equal ones would tie, and noise would turn the decision."""
+    choices = ("The man ran.", "The man sat.", "It rained.")
+    short, long = MULTIPLE_CHOICE.edge_examples([("What then?", *choices)], 9)
+    assert short == ("What", "The man ran.", "The man sat.", "It rained.")
+    assert long[1:] == choices
+    (same, _) = MULTIPLE_CHOICE.edge_examples([("What then?", "The end", "The end")], 9)
+    assert same == ("What", "The", "The")
+
+
 def test_the_control_is_the_most_frequent_place() -> None:
     task = choice_task()
     row = constant_row(task)
