@@ -33,6 +33,7 @@ from bertender.metrics.targets import is_labelled
 from bertender.models.classifier import Classifier, TorchPredictor
 from bertender.problems.problem import Outputs
 from bertender.problems.several_heads import SeveralHeads
+from bertender.tasks.loading import sample
 from bertender.tasks.task import Split, Task
 from bertender.text.tokenizer import save_tokenizer
 from bertender.training.config import JudgedConfig, TrainingConfig
@@ -42,6 +43,8 @@ from bertender.training.heads.numbers import output_layer
 logger = logging.getLogger(__name__)
 
 TEXTS_TO_FIT = 2000
+"""Texts on which decoding parameters are fitted, and thresholds after an epoch without validation
+texts: all training texts would take a third of the epoch."""
 FEWEST_EXAMPLES = 5
 """Fewest examples of a label for its own threshold; fewer would give a random one."""
 
@@ -108,6 +111,8 @@ def epoch_score(
     if not problem.has_thresholds:
         warn_early(task, split, predictions, config)
     elif len(fitting := _texts_of_thresholds(task)):
+        if not len(task.selection):
+            fitting = sample(fitting, TEXTS_TO_FIT, problem)
         own = outputs if fitting == split else predict_outputs(classifier, fitting.examples)
         found = np.array([*best_thresholds(task, own, fitting).values()])
         moved = [each._replace(logits=(each.logits - found).astype(np.float32)) for each in outputs]
