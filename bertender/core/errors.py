@@ -17,12 +17,13 @@
     │   ├── GateError              a gate refuses how it was quantized; another scheme may pass
     │   ├── HubCodeError           its config names code that would be fetched and run
     │   └── RuntimeMissingError    what would run it is not installed
-    ├── ParityError                a candidate does not agree with its reference
-    ├── AccuracyError              a model lost more of its score than was allowed
-    ├── DriftError                 recent texts are unlike those that a model was trained for
+    ├── RefusedError               a check was made, and it said no
+    │   ├── ParityError            a candidate does not agree with its reference
+    │   ├── AccuracyError          a model lost more of its score than was allowed
+    │   ├── DriftError             recent texts are unlike those that a model was trained for
+    │   └── DeploymentError        a model does not take the place of the served one
     ├── MachineBusyError           other work disturbs what is timed
     ├── LoadTestError              a load test has no figure that can be trusted
-    ├── DeploymentError            a model does not take the place of the served one
     └── ServingError               the inference server cannot start or respond
         ├── ServerMissingError     there is no Triton binary
         ├── PortTakenError         another process listens on the port
@@ -30,9 +31,9 @@
         ├── OverloadedError        the server is there, and rejects a request for now
         └── DeadlineError          the response to a request did not come in time
 
-A message carries the value, what was allowed, and the next step. Where a check was made and said
-no, the error is a RefusedError too, and a command exits with 1, as `diff` and `grep` do; it exits
-with 2 where something could not be done.
+A message carries the value, what was allowed, and the next step. A command exits with 1 for a
+RefusedError, which ConstantError and GateError are too, as `diff` and `grep` do; and with 2 where
+something could not be done.
 """
 
 from __future__ import annotations
@@ -123,7 +124,7 @@ class TrainingError(BertenderError):
     """A training run cannot continue."""
 
 
-class ConstantError(RefusedError, TrainingError):
+class ConstantError(TrainingError, RefusedError):
     """A model predicts one label everywhere, though the true labels are several."""
 
 
@@ -131,7 +132,7 @@ class ModelError(BertenderError):
     """A model cannot be used for the request."""
 
 
-class GateError(RefusedError, ModelError):
+class GateError(ModelError, RefusedError):
     """A gate refuses a quantized graph; one of another scheme may pass it."""
 
 
