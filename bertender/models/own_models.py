@@ -59,6 +59,8 @@ from bertender.models.table_models import (
 ANSWERING_HEADS = ("qa_outputs", "classifier")
 """Names of the head's linear layer; the second is ModernBERT's."""
 
+ANOTHER_ARCHITECTURE = "Give a model of another architecture, such as bert, roberta or electra."
+
 
 class AnsweringModel(PreTrainedModel):
     """A question answering model that also returns `logits`."""
@@ -105,8 +107,7 @@ def answering_head(model: PreTrainedModel) -> nn.Linear:
             return layer
     raise ModelError(
         f"the head of a {type(model).__name__} is not one layer with two outputs a token "
-        f"({' or '.join(ANSWERING_HEADS)}), and no other form is known. Give a model of another "
-        "architecture, such as bert, roberta or electra."
+        f"({' or '.join(ANSWERING_HEADS)}), and no other form is known. {ANOTHER_ARCHITECTURE}"
     )
 
 
@@ -312,13 +313,14 @@ def load_pretrained(
 
     Raises:
         HubCodeError: the config refers to code on the hub.
-        ModelError: a weight is not finite, this version of transformers would ignore weights of a
-            layer, or attention is sparse.
+        ModelError: transformers has no such head for the architecture, or would ignore weights of
+            a layer; a weight is not finite; or attention is sparse.
         OSError, ValueError, KeyError, RuntimeError, SafetensorError: the model cannot be loaded, or
             would need a pickle or code from the hub.
     """
     local = {name: settings[name] for name in ("local_files_only",) if name in settings}
     config = open_config(source, **local)
+    _check_class(auto_class, config, source)
     family = FAMILIES.get(family_name(config))
     if not BEFORE_5 and has_distances_alone(config):
         raise ModelError(
@@ -361,6 +363,16 @@ def load_pretrained(
 def with_logits(model: PreTrainedModel, auto_class: Any) -> PreTrainedModel:
     """Return a new transformers model, changed to return `logits` if it answers questions."""
     return answering(model) if auto_class is AutoModelForQuestionAnswering else model
+
+
+def _check_class(auto_class: Any, config: PretrainedConfig, source: str) -> None:
+    """Raise ModelError where an Auto class of transformers has no class for a config."""
+    mapping = getattr(auto_class, "_model_mapping", None)  # None: bertender's own takes any encoder
+    if mapping is not None and type(config) not in mapping:
+        raise ModelError(
+            f"{source} is a {config.model_type!r} model, for which transformers "
+            f"{transformers.__version__} has no {auto_class.__name__}. {ANOTHER_ARCHITECTURE}"
+        )
 
 
 def _separate_storages(model: nn.Module) -> None:

@@ -9,6 +9,7 @@ import pytest
 import torch
 from transformers import (
     AutoConfig,
+    AutoModel,
     AutoModelForQuestionAnswering,
     BertConfig,
     BertForQuestionAnswering,
@@ -19,9 +20,21 @@ from bertender.core.errors import ModelError
 from bertender.models.classifier import input_names, open_classifier
 from bertender.models.families import FAMILIES
 from bertender.models.importing import open_artifact
-from bertender.models.own_models import PRUNABLE, answering, answering_class, answering_head
+from bertender.models.own_models import (
+    PRUNABLE,
+    answering,
+    answering_class,
+    answering_head,
+    load_pretrained,
+)
 from tests.toy_models import SHAPES
 from tests.toys import tiny_tokenizer
+
+UNANSWERING = {
+    "big_bird": "not one layer with two outputs",
+    "nomic_bert": "'nomic_bert' model, .* has no AutoModelForQuestionAnswering",
+}
+"""Families that answer no questions, and how they are refused."""
 
 TOKENS = {
     "input_ids": torch.tensor([[2, 5, 3, 6, 7, 3], [2, 5, 3, 6, 3, 0]]),
@@ -36,7 +49,7 @@ def tiny_answerer(model_type: str) -> PreTrainedModel:
     return model
 
 
-@pytest.mark.parametrize("model_type", FAMILIES)
+@pytest.mark.parametrize("model_type", [name for name in FAMILIES if name not in UNANSWERING])
 def test_every_family_has_both_logits_of_a_token(model_type: str) -> None:
     model = tiny_answerer(model_type)
     known: Any = type(model)
@@ -50,6 +63,14 @@ def test_every_family_has_both_logits_of_a_token(model_type: str) -> None:
     assert made is answering_class(known) is answering_class(made)
     assert (type(model).__name__, input_names(model)) == (known.__name__, names)
     assert not answering_head(model)._forward_hooks
+
+
+@pytest.mark.parametrize("model_type", [name for name in UNANSWERING if name in FAMILIES])
+def test_a_family_that_answers_no_questions_is_refused(model_type: str, tmp_path: Path) -> None:
+    config = AutoConfig.for_model(model_type, **SHAPES[model_type])
+    AutoModel.from_config(config).save_pretrained(tmp_path)
+    with pytest.raises(ModelError, match=UNANSWERING[model_type]):
+        load_pretrained(AutoModelForQuestionAnswering, str(tmp_path))
 
 
 def test_a_head_of_another_form_is_refused() -> None:
