@@ -209,7 +209,9 @@ def save_encoder(model_type: str, folder: Path, **changes: Any) -> Path:
     torch.manual_seed(5)
     # these pad with 1, as their own tokenizers do; the tiny tokenizer pads with 0
     shape = {**SHAPES[model_type], "vocab_size": VOCABULARY, "pad_token_id": 0, **changes}
-    AutoModel.from_config(AutoConfig.for_model(model_type, **shape)).save_pretrained(folder)
+    config = AutoConfig.for_model(model_type, **shape)
+    # transformers 5 saves `output_attentions` with this attention alone, which is not saved
+    AutoModel.from_config(config, attn_implementation="eager").save_pretrained(folder)
     tiny_tokenizer().save_pretrained(folder)
     return folder
 
