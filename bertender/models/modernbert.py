@@ -216,6 +216,7 @@ MODERNBERT = Family(
         **({"reference_compile": False} if BEFORE_5 else {}),
     },
     scores=_scores,
+    fixed_layers="" if BEFORE_5 else "each has the mask and the positions of its kind",
     fusion=Fusion(prepare=_fuse_attention, written=True),
     pruning=Pruning(_heads),
 )

@@ -252,7 +252,15 @@ def check_teacher(config: PretrainedConfig, method: Method, student: str | None)
 
 
 def check_even_teacher(config: PretrainedConfig, method: Method) -> None:
-    """Raise ModelError where a method reads attention of a teacher with pruned heads or neurons."""
+    """Raise ModelError where a method reads attention of a teacher with pruned heads or neurons, or
+    runs layers in each other's place that cannot."""
+    family = FAMILIES.get(family_name(config))
+    if method.uses_teacher_layers and family and family.fixed_layers:
+        raise ModelError(
+            f"method {method.name!r} runs the teacher's layers in the place of others, and in a "
+            f"{config.model_type!r} model {family.fixed_layers}. Choose another method, such as "
+            "distilbert."
+        )
     reads_layers = bool(method.needs & ATTENTION_SIGNALS) or method.uses_teacher_layers
     if family_name(config) != config.model_type and reads_layers:
         raise ModelError(

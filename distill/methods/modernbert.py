@@ -72,6 +72,11 @@ class ModernBertStudent(StudentKind):
             )
         width = shape.hidden_size or source.hidden_size
         heads = shape.heads or source.num_attention_heads
+        if not heads:
+            raise ModelError(
+                f"a {source.model_type!r} model has no heads to take over. Give heads: a number "
+                f"for which 2 x heads divides hidden_size={width}."
+            )
         if width % (2 * heads):
             raise ModelError(
                 f"hidden_size={width}, heads={heads}: positions turn pairs of a head's channels, "

@@ -21,7 +21,7 @@ from distill.pretraining.pretrain import (
     pretrain,
     stack,
 )
-from tests.distill.pretraining.settings import BRIEF, OPENS_AS
+from tests.distill.pretraining.settings import BRIEF, OPENS_AS, with_phrases
 from tests.quick import quick
 from tests.toys import passages
 
@@ -31,12 +31,14 @@ SHALLOW = {**BRIEF, "layers": 2}
 @pytest.fixture(scope="module", params=quick(OBJECTIVES, "mlm", "mlm+sop", "rtd"))
 def shallow(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Artifact:
     """An encoder of two layers, by each objective."""
-    config = PretrainConfig(objective=request.param, **SHALLOW)
-    return pretrain(passages(100), config, tmp_path_factory.mktemp("stacking") / "shallow")
+    folder = tmp_path_factory.mktemp("stacking")
+    config = PretrainConfig(**SHALLOW, **with_phrases(request.param, folder))
+    return pretrain(passages(100), config, folder / "shallow")
 
 
 def deeper(shallow: Artifact, **changes: Any) -> PretrainConfig:
-    settings = {**SHALLOW, "objective": shallow.card.config["objective"], "layers": 5}
+    own = {name: shallow.card.config[name] for name in ("objective", "phrases")}
+    settings = {**SHALLOW, **own, "layers": 5}
     return PretrainConfig(**{**settings, "stack_from": shallow.path, **changes})
 
 
