@@ -29,8 +29,10 @@ from bertender.comparison.records import CompareConfig, percentiles
 from bertender.core.artifact import Artifact
 from bertender.core.progress import track
 from bertender.models.classifier import open_classifier
+from bertender.models.own_models import open_config
 from bertender.recipes.recorded_task import recorded_task
 from bertender.tasks.task import Task
+from distill.methods import METHODS
 from serve.check import largest_difference, served_outputs
 from serve.client.endpoint import Endpoint
 from serve.config import ServeConfig
@@ -172,11 +174,12 @@ def how_made(artifact: Artifact) -> harness.Row:
     settings = {name: value for name, value in card.config.items() if value not in (None, {}, [])}
     if card.stage != "distill":
         return {"stage": card.stage, "settings": settings}
-    chosen, layers = settings.get("teacher_layers"), settings.get("layers") or 0
+    layers = settings.setdefault("layers", open_config(str(artifact.path)).num_hidden_layers)
+    chosen = settings.get("teacher_layers") or METHODS[settings["method"]].start_layers
     start = EVERY
     if chosen in ("first", [*range(layers)]):
         start = "first"
-    elif isinstance(chosen, list) and chosen[:-1] == [*range(layers - 1)]:
+    elif chosen == "first-and-last" or (chosen[:-1] == [*range(layers - 1)]):
         start = "first and last"
     return {"stage": card.stage, "settings": settings, "start": start, "method": settings["method"]}
 

@@ -99,6 +99,8 @@ class General:
     """Fields of GeneralConfig with another default: the paper's."""
     student: StudentKind | None = None
     """Kind of student; None for the same as on a task."""
+    start_layers: str | None = None
+    """Layers of the start that a student takes; None for the same as on a task."""
 
 
 @dataclass(frozen=True)
@@ -129,6 +131,7 @@ class Method:
             self,
             summary=self.general.summary,
             student=self.general.student or self.student,
+            start_layers=self.general.start_layers or self.start_layers,
             phases=self.general.phases,
             settings=self.general.settings,
             augmentation=None,

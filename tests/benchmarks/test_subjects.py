@@ -122,12 +122,14 @@ def test_models_need_texts_to_choose_by(
         (2, "first", "first"),
         (3, [0, 1, 2], "first"),
         (3, [0, 1, 5], "first and last"),
-        (3, None, "every n-th"),
+        (3, "first-and-last", "first and last"),
+        (3, None, "first and last"),
+        (None, "first", "first"),
         (3, "alternating", "every n-th"),
     ],
 )
 def test_a_start_is_told_by_the_layers(
-    layers: int, chosen: Any, start: str, trained: Artifact
+    layers: int | None, chosen: Any, start: str, trained: Artifact
 ) -> None:
     config = {"method": "hard", "layers": layers, "teacher_layers": chosen}
     card = trained.card.model_copy(update={"stage": "distill", "config": config})

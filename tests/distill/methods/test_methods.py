@@ -239,7 +239,7 @@ def test_kept_answers_give_the_losses_of_a_teacher_that_runs(
             torch.testing.assert_close(loss, online[phase.name][part], rtol=1e-6, atol=1e-7)
 
 
-OWN_START_LAYERS = {"pkd": (0, 1, 2, 3, 4, 5), "distilbert": (0, 2, 4, 7, 9, 11)}
+OWN_START_LAYERS = {"pkd": (0, 1, 2, 3, 4, 5), "distilbert": (0, 1, 2, 3, 4, 11)}
 """Layers of 12, from 0, that a student of 6 starts from although others are matched or even."""
 
 
@@ -290,7 +290,9 @@ def test_every_method_starts_from_a_choice_of_layers_that_there_is() -> None:
 
 @pytest.mark.parametrize("name", GENERAL_METHODS)
 def test_the_general_stage_starts_as_the_task_stage(name: str) -> None:
-    assert GENERAL_METHODS[name].start_layers == METHODS[name].start_layers
+    """DistilBERT's general stage is the paper's, with the layers of the published checkpoint."""
+    own = "alternating" if name == "distilbert" else METHODS[name].start_layers
+    assert GENERAL_METHODS[name].start_layers == own
 
 
 def test_pkd_starts_from_the_teacher_or_from_a_pretrained_encoder(
