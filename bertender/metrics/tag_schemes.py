@@ -23,7 +23,7 @@ OUTSIDE = "O"
 BEGIN, INSIDE = "B", "I"
 PREFIXED = re.compile("([BIMELSU])(?:-(.*))?", re.DOTALL)
 """A tag with a prefix; its type may be missing if there is one kind of entity."""
-BEGINNING, ENDING = "BSU", "ELSU"
+BEGINNING, ENDING, CONTINUING = "BSU", "ELSU", "IMEL"
 NAMES = {"M": "BMES", "L": "BILOU", "U": "BILOU", "E": "IOBES", "S": "IOBES"}
 """Prefixes that BIO lacks -> the scheme of a file with them; the first match counts."""
 
@@ -117,8 +117,15 @@ def are_bio(tags: Iterable[str]) -> bool:
 
 
 def are_entity_tags(tags: Iterable[str]) -> bool:
-    """Return whether tags mark entities in some scheme; else they are plain."""
-    return all(map(is_entity_tag, tags))
+    """Return whether tags mark entities in some scheme; else they are plain.
+
+    A finished model may have further tags, as X and [CLS] for parts of words and special tokens: a
+    type that begins and goes on is enough then.
+    """
+    tags = {*tags}
+    types = {tag[len(BEGIN) :] for tag in tags if tag.startswith(f"{BEGIN}-")}
+    goes_on = any(prefix + kind in tags for prefix in CONTINUING for kind in types)
+    return goes_on or all(map(is_entity_tag, tags))
 
 
 def is_entity_tag(tag: str) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import pytest
 from seqeval.metrics import f1_score
 
@@ -11,6 +12,8 @@ from bertender.core.errors import DataError
 from bertender.metrics import METRICS, paired_change, score
 from bertender.metrics.metric import LabelSet, Score, label_scores
 from bertender.metrics.tags import EntityF1, entities
+from bertender.problems.problem import Outputs
+from bertender.problems.token_classification import TOKEN_CLASSIFICATION, spans_of
 
 NAMES = ("O", "B-x", "I-x", "B-y", "I-y")
 Tags = Sequence[Sequence[str]]
@@ -43,6 +46,19 @@ def test_plain_tags_count_by_the_word() -> None:
     truth, answers = ((1, 2, 2), (2, 0)), ((1, 2, 1), (2, 2))
     value = METRICS["entity_f1"].score(truth, answers, LabelSet(3, names), 0)[0]
     assert value == pytest.approx(2 * 3 / (4 + 5))
+
+
+@pytest.mark.parametrize("inside", ["I", "M"])
+def test_further_tags_of_a_finished_model_leave_its_entities_whole(inside: str) -> None:
+    """Some taggers were trained with tags for parts of words and for special tokens."""
+    names = ("O", "[PAD]", "X", "[CLS]", "[SEP]", "B-x", f"{inside}-x")
+    assert TOKEN_CLASSIFICATION.metrics_of(names, ())[0] == "entity_f1"
+    assert entities((0, 5, 6, 6), names) == {("x", (1, 4))}
+    logits = np.eye(len(names), dtype=np.float32)[[0, 5, 6]]
+    found = spans_of(
+        Outputs(logits, np.arange(3)), ("by", "Miles", "Davis"), "by Miles Davis", names
+    )
+    assert [(span.label, span.text) for span in found] == [("x", "Miles Davis")]
 
 
 def test_none_found_is_zero() -> None:
