@@ -422,6 +422,11 @@ class BackendParameters(Config):
         SINGLE_LABEL.name, description="a row of PROBLEMS; the client reads responses by it"
     )
 
+    @property
+    def most_tokens(self) -> int | None:
+        """Most tokens of an input: the server's limit, else the artifact's."""
+        return self.max_length or self.longest_input
+
     def as_strings(self) -> dict[str, str]:
         """Return the parameters for config.pbtxt: settings with a value."""
         values = self.model_dump(exclude_none=True).items()

@@ -17,6 +17,7 @@ from bertender.gate.golden import GoldenCheck, GoldenPrediction, check_golden
 from bertender.models.runtimes import tolerance_in
 from bertender.problems import problem_of_task
 from bertender.problems.problem import Problem
+from bertender.text.tokenizer import stated_longest_input
 from serve.client.endpoint import Endpoint
 from serve.config import BackendParameters, DeployConfig
 from serve.repository import check_servable
@@ -63,6 +64,7 @@ def deploy(artifact: Artifact, to: str, config: DeployConfig) -> Deployment:
     folder = model_folder(target.repository, config.model)
     if not config.other_task:
         _check_same_task(folder.artifact(folder.served), artifact, folder.name)
+    _warn_of_shorter_input(folder, artifact)
     with held(target.repository), progress_bar(f"deploy {folder.name}", total=2) as bar:
         target.prepare(folder)
         folder.sweep()
@@ -97,6 +99,20 @@ def _check_same_task(served: Artifact, artifact: Artifact, model: str) -> None:
         raise ConfigError(
             f"{artifact.place} is not of the task of {model!r}: {'; '.join(differing)}. Its "
             "clients would get other answers than they ask for. Set --other-task if that is meant."
+        )
+
+
+def _warn_of_shorter_input(folder: ModelFolder, artifact: Artifact) -> None:
+    """Log a warning for an artifact that reads fewer tokens than the served one: no golden text is
+    longer than what it reads."""
+    now = folder.limits.most_tokens
+    then = folder.limits.max_length or stated_longest_input(artifact.path)
+    if now and then and then < now:
+        logger.warning(
+            "%s reads %d tokens of a text, and the served version %d: texts between, which are "
+            "answered now, will be refused unless they are sent with truncate=true. Otherwise "
+            "train it with --max-length %d",
+            *(artifact.place, then, now, now),
         )
 
 

@@ -194,7 +194,7 @@ def model_of(config: Any, version: str) -> Model:
         },
         max_batch_size=config.max_batch_size,
         max_text_bytes=limits.max_text_bytes,
-        longest_input=limits.max_length or limits.longest_input,
+        longest_input=limits.most_tokens,
         config=values,
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -82,6 +83,7 @@ def changed(
     out: Path,
     golden: Callable[[GoldenTexts], GoldenTexts] = lambda golden: golden,
     graph: Callable[[bytes], bytes] = lambda graph: graph,
+    most_tokens: int | None = None,
 ) -> Artifact:
     """A whole artifact, its digests right, that differs from one in what it says or holds."""
     card = artifact.card
@@ -95,6 +97,10 @@ def changed(
         seed=0,
     ) as draft:
         copy_companions(artifact, draft.directory)
+        if most_tokens is not None:
+            path = draft.directory / "tokenizer_config.json"
+            settings = json.loads(path.read_text()) | {"model_max_length": most_tokens}
+            path.write_text(json.dumps(settings))
         model = (artifact.path / "model.onnx").read_bytes()
         (draft.directory / "model.onnx").write_bytes(graph(model))
         write_golden(golden(read_golden(artifact)), draft.directory)

@@ -19,6 +19,7 @@ from bertender.core.errors import (
     DeploymentError,
 )
 from bertender.tasks.task import Task
+from bertender.text.tokenizer import stated_longest_input
 from export.config import ExportConfig
 from export.exporter import export
 from serve import repository as repositories
@@ -187,6 +188,25 @@ def test_a_candidate_of_a_directory_that_is_wrong_changes_nothing(
     with pytest.raises(DeploymentError, match="golden text 3 of 8"):
         deploy(candidate, str(repository), DeployConfig())
     assert snapshot(tmp_path / "models") == before
+
+
+@pytest.mark.parametrize(("served", "shorter"), [(None, True), (16, False)])
+def test_a_model_that_reads_fewer_tokens_comes_with_a_warning(
+    served: int | None,
+    shorter: bool,
+    versions: Versions,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """No golden text shows it: each is as long as the model itself reads."""
+    limits = ServeConfig(max_length=served)
+    repository = write_repository(versions.old, tmp_path / "models", limits)
+    candidate = changed(versions.new, tmp_path / "shorter", golden=other_answers, most_tokens=16)
+    with pytest.raises(DeploymentError, match="golden text 3 of 8"):
+        deploy(candidate, str(repository), DeployConfig())
+    longest = stated_longest_input(versions.old.path)
+    said = f"reads 16 tokens of a text, and the served version {longest}"
+    assert (said in caplog.text) == shorter
 
 
 @pytest.mark.slow
