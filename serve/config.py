@@ -517,7 +517,7 @@ class DeployConfig(Config):
     )
     other_task: bool = Field(
         False,
-        description="replace a model of another task, of other labels, or with other inputs",
+        description="replace a model of another task, or with other inputs or outputs",
     )
     keep: int = Field(1, ge=0, description="earlier versions that stay in the repository")
     timeout_s: float = Field(

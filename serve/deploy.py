@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import Field
 
-from bertender.core.artifact import Artifact, GoldenText, GoldenTexts, read_golden
+from bertender.core.artifact import GOLDEN_NAME, Artifact, GoldenText, GoldenTexts, read_golden
 from bertender.core.config import Record
 from bertender.core.errors import BertenderError, ConfigError, DeploymentError, ServingError
 from bertender.core.progress import progress_bar
@@ -94,12 +94,26 @@ def _check_same_task(served: Artifact, artifact: Artifact, model: str) -> None:
         "problem type": (ours.problem_type, theirs.problem_type),
         "number of texts": (len(ours.text_columns), len(theirs.text_columns)),
     }
+    lengths = _vector_length(served), _vector_length(artifact)
+    if None not in lengths:  # clients keep vectors, and compare new ones with them
+        pairs["length of a vector"] = lengths
     differing = [f"{name} {new}, served {old}" for name, (old, new) in pairs.items() if old != new]
     if differing:
         raise ConfigError(
             f"{artifact.place} is not of the task of {model!r}: {'; '.join(differing)}. Its "
             "clients would get other answers than they ask for. Set --other-task if that is meant."
         )
+
+
+def _vector_length(artifact: Artifact) -> int | None:
+    """Return the length of an artifact's vectors, by its golden texts; None without vectors or
+    golden texts."""
+    if (
+        not problem_of_task(artifact.card.task).gives_vectors
+        or GOLDEN_NAME not in artifact.card.files
+    ):
+        return None
+    return len(read_golden(artifact).texts[0].logits[0])
 
 
 def _warn_of_shorter_input(folder: ModelFolder, artifact: Artifact) -> None:

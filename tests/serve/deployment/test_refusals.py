@@ -28,6 +28,7 @@ from serve.deploy import deploy
 from serve.repository import MODEL_FILE, write_repository
 from serve.server import targets as model_folders
 from serve.server.targets import held
+from tests.problems.kinds import graph_of as graph_of
 from tests.serve.deployment.conftest import (
     Deployable,
     Versions,
@@ -188,6 +189,25 @@ def test_a_candidate_of_a_directory_that_is_wrong_changes_nothing(
     with pytest.raises(DeploymentError, match="golden text 3 of 8"):
         deploy(candidate, str(repository), DeployConfig())
     assert snapshot(tmp_path / "models") == before
+
+
+def test_vectors_of_another_length_are_refused(
+    graph_of: Callable[[str], Artifact], tmp_path: Path
+) -> None:
+    """Clients keep vectors, and compare new ones with them."""
+
+    def halved(golden: GoldenTexts) -> GoldenTexts:
+        texts = [
+            each.model_copy(update={"logits": tuple(row[: len(row) // 2] for row in each.logits)})
+            for each in golden.texts
+        ]
+        return golden.model_copy(update={"texts": tuple(texts)})
+
+    served = graph_of("sentence_embedding")
+    repository = write_repository(served, tmp_path / "models", ServeConfig())
+    candidate = changed(served, tmp_path / "half", golden=halved)
+    with pytest.raises(ConfigError, match=r"length of a vector 16, served 32.*--other-task"):
+        deploy(candidate, str(repository), DeployConfig())
 
 
 @pytest.mark.parametrize(("served", "shorter"), [(None, True), (16, False)])
