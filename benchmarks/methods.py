@@ -82,7 +82,8 @@ class System:
 
 FROM_NOISE = {"learning_rate": 5e-4, "earlier_learning_rate": 5e-4}
 """Settings of students that start from random weights, as `mobilebert`'s does."""
-HARD = {"method": "hard", "layers": 6}
+DISTILBERT = {"method": "distilbert", "layers": 6, "teacher_layers": "alternating"}
+HARD = {**DISTILBERT, "method": "hard"}
 LABELS_OF_PKD = {"method": "pkd", "layers": 6, "weights": {"soft": 0, "hard": 1, "patience": 0}}
 THESEUS = {"method": "theseus", "layers": 6}
 TINYBERT_4 = {"layers": 4, "hidden_size": 312, "feed_forward_size": 1200, **FROM_NOISE}
@@ -98,9 +99,9 @@ SYSTEMS: Mapping[str, System] = {
     "hard-6": _labels_alone("labels alone", HARD),
     "hard-6-half": _labels_alone("labels alone, half the time", HARD, 0.5),
     "hard-6-quarter": _labels_alone("labels alone, a quarter", HARD, 0.25),
-    # what PKD starts from, with the teacher's first layers: `hard` takes alternating ones
+    # what PKD starts from, the teacher's first layers: the others take alternating ones
     "pkd-6-labels": _labels_alone("labels alone, first layers", LABELS_OF_PKD),
-    "distilbert-6": System("DistilBERT", "1910.01108", {"method": "distilbert", "layers": 6}),
+    "distilbert-6": System("DistilBERT", "1910.01108", DISTILBERT),
     "pkd-6": System("PKD, 6 layers", "1908.09355", {"method": "pkd", "layers": 6}),
     "pkd-3": System("PKD, 3 layers", "1908.09355", {"method": "pkd", "layers": 3}),
     "internal-6": System("Aguilar et al.", "1910.03723", {"method": "internal", "layers": 6}),
@@ -153,8 +154,7 @@ def run(
     models, absent = _trained(trainer, chosen, seeds)
     untimed = untimed or bool(epochs)
     # only what has the whole time is timed: a shorter training gives a graph as another's
-    short = {name for name, system in SYSTEMS.items() if system.share < 1}
-    whole = [] if untimed else [name for name in models if name not in short]
+    whole = [] if untimed else [name for name in models if SYSTEMS[name].share == 1]
     graphs = {name: _graphs(models[name][0], task, work) for name in whole}
     of_teacher = {} if untimed else _graphs(source, task, work)
     if out is None:
@@ -318,6 +318,7 @@ class ForEpochs(Trainer):
             "vocab_size": "all",
             "student": self.encoders.get(method),
             "unlabelled": self.unlabelled,
+            "teacher_layers": "spread" if row.start_layers == "first-and-last" else None,
             **(phases if earlier else {}),
         }
         return self._made("distill", settings, self.task, seed, self.work / f"{name}-{seed}")

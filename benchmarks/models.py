@@ -32,7 +32,6 @@ from bertender.models.classifier import open_classifier
 from bertender.models.own_models import open_config
 from bertender.recipes.recorded_task import recorded_task
 from bertender.tasks.task import Task
-from distill.methods import METHODS
 from serve.check import largest_difference, served_outputs
 from serve.client.endpoint import Endpoint
 from serve.config import ServeConfig
@@ -175,11 +174,12 @@ def how_made(artifact: Artifact) -> harness.Row:
     if card.stage != "distill":
         return {"stage": card.stage, "settings": settings}
     layers = settings.setdefault("layers", open_config(str(artifact.path)).num_hidden_layers)
-    chosen = settings.get("teacher_layers") or METHODS[settings["method"]].start_layers
-    start = EVERY
+    chosen = settings.get("teacher_layers", "")
+    named = {"alternating": EVERY, "spread": EVERY, "first-and-last": "first and last"}
+    start = named.get(str(chosen), "default")
     if chosen in ("first", [*range(layers)]):
         start = "first"
-    elif chosen == "first-and-last" or (chosen[:-1] == [*range(layers - 1)]):
+    elif chosen[:-1] == [*range(layers - 1)]:
         start = "first and last"
     return {"stage": card.stage, "settings": settings, "start": start, "method": settings["method"]}
 

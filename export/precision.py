@@ -17,7 +17,7 @@ from onnx import helper, numpy_helper
 from onnxruntime.quantization.calibrate import CalibrationDataReader, MinMaxCalibrater
 from transformers import PretrainedConfig, PreTrainedModel
 
-from bertender.core.errors import ModelError
+from bertender.core.errors import ModelError, UnsoundGraphError
 from bertender.core.findings import GraphFindings, LargestNumber
 from bertender.models.families import family_name
 from bertender.models.graphs import WRITTEN_ATTENTION, optimized, save_graph
@@ -55,8 +55,8 @@ class Precision:
         """Return the largest number in a traced float32 graph, if it matters for the precision.
 
         Raises:
-            ModelError: the graph's numbers could overflow in the precision; with `allow`, only a
-                warning.
+            UnsoundGraphError: the graph's numbers could overflow in the precision; with `allow`,
+                only a warning.
         """
         return None
 
@@ -157,7 +157,7 @@ def fit_half_range(model: onnx.ModelProto, stand_in: float = LARGEST_FITTING) ->
 
 
 def check_overflow(reaches: Sequence[LargestNumber], *, allow: bool) -> None:
-    """Raise ModelError, or warn, if a graph's numbers could overflow in float16.
+    """Raise UnsoundGraphError, or warn, if a graph's numbers could overflow in float16.
 
     Args:
         reaches: largest numbers in the graph, from `largest_numbers`.
@@ -175,7 +175,7 @@ def check_overflow(reaches: Sequence[LargestNumber], *, allow: bool) -> None:
         "are proven right."
     )
     if not allow:
-        raise ModelError(message)
+        raise UnsoundGraphError(message)
     logger.warning(message)
 
 

@@ -22,7 +22,7 @@ from onnx import TensorProto, helper
 
 from bertender.core.artifact import Artifact, lineage
 from bertender.core.config import Table
-from bertender.core.errors import GateError, ModelError
+from bertender.core.errors import GateError, ModelError, UnsoundGraphError
 from bertender.models.classifier import onnx_file, problem_of
 from bertender.models.onnx_session import ONNX_NAME, open_session
 from bertender.models.runtimes import DEFAULT_RUNTIME, RUNTIMES, compiled
@@ -332,11 +332,11 @@ def compare_attentions(
 
 
 def check_attentions(findings: Sequence[TensorDifference]) -> None:
-    """Raise ModelError if a fused attention is wrong, which no other scheme fixes."""
+    """Raise UnsoundGraphError if a fused attention is wrong, which no other scheme fixes."""
     beyond = [each for each in findings if not each.is_tolerated]
     if beyond:
         worst = max(beyond, key=lambda each: each.difference)
-        raise ModelError(
+        raise UnsoundGraphError(
             f"{len(beyond)} of {len(findings)} fused attentions are wrong: {worst.tensor} has a "
             f"relative difference of {worst.difference:.2g}, allowed is {TOLERATED:g}. Leave "
             "--fused-attention out."

@@ -23,7 +23,7 @@ import numpy.typing as npt
 import onnx
 from onnx import TensorProto, numpy_helper
 
-from bertender.core.errors import GateError, ModelError
+from bertender.core.errors import GateError, UnsoundGraphError
 from bertender.core.findings import PartLikeness, ProductCheck, SaturationFindings
 from quantize.context import ROWS, Batches, observed, spaced
 from quantize.graph import (
@@ -435,7 +435,7 @@ def check_sums(
         The largest deviation. MatMulNBits and LSTMs, which round inside, are left out.
 
     Raises:
-        ModelError: this CPU does not sum them exactly.
+        UnsoundGraphError: this CPU does not sum them exactly.
     """
     deviations: dict[str, float] = {}
     for group in groups:
@@ -464,11 +464,11 @@ def check_sums(
 
 
 def check_saturation(deviations: Mapping[str, float]) -> None:
-    """Raise ModelError if a product's sums deviate too far from exact ones, relative to them."""
+    """Raise UnsoundGraphError if a product's sums deviate too far from exact ones."""
     beyond = {node: value for node, value in deviations.items() if not value <= MOST_SATURATION}
     if beyond:
         worst = max(beyond, key=lambda node: beyond[node])
-        raise ModelError(
+        raise UnsoundGraphError(
             f"this CPU does not add 8-bit products exactly: outputs of {worst} are off by "
             f"{beyond[worst]:.2g} of the largest, allowed is {MOST_SATURATION:g} ({len(beyond)} "
             "product(s) beyond it). Its instructions saturate in 16 bits. Give --target avx2, "

@@ -11,13 +11,18 @@ from pydantic import Field
 
 from bertender.core.artifact import GOLDEN_NAME, Artifact, GoldenText, GoldenTexts, read_golden
 from bertender.core.config import Record
-from bertender.core.errors import BertenderError, ConfigError, DeploymentError, ServingError
+from bertender.core.errors import (
+    ArtifactError,
+    BertenderError,
+    DeploymentError,
+    ServingError,
+)
 from bertender.core.progress import progress_bar
 from bertender.gate.golden import GoldenCheck, GoldenPrediction, check_golden
 from bertender.models.runtimes import tolerance_in
 from bertender.problems import problem_of_task
 from bertender.problems.problem import Problem
-from bertender.text.tokenizer import stated_longest_input
+from bertender.text.tokenizer import open_tokenizer, stated_longest_input
 from serve.client.endpoint import Endpoint
 from serve.config import BackendParameters, DeployConfig
 from serve.repository import check_servable
@@ -99,7 +104,7 @@ def _check_same_task(served: Artifact, artifact: Artifact, model: str) -> None:
         pairs["length of a vector"] = lengths
     differing = [f"{name} {new}, served {old}" for name, (old, new) in pairs.items() if old != new]
     if differing:
-        raise ConfigError(
+        raise DeploymentError(
             f"{artifact.place} is not of the task of {model!r}: {'; '.join(differing)}. Its "
             "clients would get other answers than they ask for. Set --other-task if that is meant."
         )
@@ -108,12 +113,13 @@ def _check_same_task(served: Artifact, artifact: Artifact, model: str) -> None:
 def _vector_length(artifact: Artifact) -> int | None:
     """Return the length of an artifact's vectors, by its golden texts; None without vectors or
     golden texts."""
-    if (
-        not problem_of_task(artifact.card.task).gives_vectors
-        or GOLDEN_NAME not in artifact.card.files
-    ):
+    if not problem_of_task(artifact.card.task).gives_vectors:
         return None
-    return len(read_golden(artifact).texts[0].logits[0])
+    try:
+        golden = read_golden(artifact) if GOLDEN_NAME in artifact.card.files else None
+    except ArtifactError:  # a damaged served version can be replaced
+        return None
+    return None if golden is None else len(golden.texts[0].logits[0])
 
 
 def _warn_of_shorter_input(folder: ModelFolder, artifact: Artifact) -> None:
@@ -121,7 +127,10 @@ def _warn_of_shorter_input(folder: ModelFolder, artifact: Artifact) -> None:
     longer than what it reads."""
     now = folder.limits.most_tokens
     then = folder.limits.max_length or stated_longest_input(artifact.path)
-    if now and then and then < now:
+    if now is None or then is None or then >= now:
+        return
+    encoder = problem_of_task(artifact.card.task).encoder(open_tokenizer(artifact.path))
+    if encoder.cuts:  # others read longer texts in windows
         logger.warning(
             "%s reads %d tokens of a text, and the served version %d: texts between, which are "
             "answered now, will be refused unless they are sent with truncate=true. Otherwise "

@@ -11,6 +11,7 @@ import importlib.util
 import logging
 import os
 import sys
+import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib import metadata
@@ -95,13 +96,17 @@ VersionOption = Annotated[
 
 
 def main() -> None:
-    """Run the command line; exit with 0, 1 (an error), 2 (wrong usage) or 130 (interrupted)."""
+    """Run the command line; exit with 0, 1 (a check said no), 2 (it could not be done) or 130
+    (interrupted)."""
     requested = next((word for word in sys.argv[1:] if word in COMMANDS), None)
     try:
         build_app(requested)()
     except KeyboardInterrupt:  # while loading libraries, which takes seconds
         _complain("interrupted")
         sys.exit(INTERRUPTED)
+    except Exception:  # a bug, or no memory: Python would exit with 1, as where a check said no
+        traceback.print_exc()
+        sys.exit(BertenderError.exit_code)
 
 
 def build_app(requested: str | None) -> typer.Typer:
@@ -190,7 +195,7 @@ def _packages_explained(name: str) -> Iterator[None]:
             f"this command needs the package {package!r}, which is not installed. Install it with "
             f"what belongs to it: pip install 'bertender[{COMMANDS[name].extra}]'"
         )
-        sys.exit(1)
+        sys.exit(BertenderError.exit_code)
 
 
 def _calm_libraries() -> None:

@@ -54,7 +54,7 @@ from bertender.core.artifact import (
 )
 from bertender.core.build_once import build_once
 from bertender.core.card import library_versions
-from bertender.core.errors import ConfigError, ModelError, ParityError
+from bertender.core.errors import ConfigError, ModelError, ParityError, RefusedError
 from bertender.core.files import save_result
 from bertender.core.machine import busiest, environment, processor_name
 from bertender.models.classifier import open_classifier
@@ -140,7 +140,8 @@ class Compression:
         """Train, choose and write the model; save the report and the table next to it.
 
         Raises:
-            ConfigError: as for `plan`; or no trained candidate is within the limits as measured,
+            ConfigError: as for `plan`.
+            RefusedError: no trained candidate is within the limits as measured,
                 and the saved report has the measurements.
         """
         report = self.plan()
@@ -157,7 +158,7 @@ class Compression:
         if best is None:
             report = report.model_copy(update={"verdict": "none holds"})
             save_result(report, self.out / REPORT)
-            raise ConfigError(no_candidate_error(done, self.config))
+            raise RefusedError(no_candidate_error(done, self.config))
         save_result(report, self.out / REPORT)
 
         built = training.chain(best.candidate, best.rounds[-1])

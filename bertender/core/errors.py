@@ -15,6 +15,7 @@
     │   └── ConstantError          a model predicts one label everywhere
     ├── ModelError                 a model cannot serve what is asked of it
     │   ├── GateError              a gate refuses how it was quantized; another scheme may pass
+    │   ├── UnsoundGraphError      a graph computes what it should not, whatever its scheme
     │   ├── HubCodeError           its config names code that would be fetched and run
     │   └── RuntimeMissingError    what would run it is not installed
     ├── RefusedError               a check was made, and it said no
@@ -32,8 +33,8 @@
         └── DeadlineError          the response to a request did not come in time
 
 A message carries the value, what was allowed, and the next step. A command exits with 1 for a
-RefusedError, which ConstantError and GateError are too, as `diff` and `grep` do; and with 2 where
-something could not be done.
+RefusedError, which ConstantError, GateError and UnsoundGraphError are too, as `diff` and `grep` do;
+and with 2 where something could not be done.
 """
 
 from __future__ import annotations
@@ -134,6 +135,10 @@ class ModelError(BertenderError):
 
 class GateError(ModelError, RefusedError):
     """A gate refuses a quantized graph; one of another scheme may pass it."""
+
+
+class UnsoundGraphError(ModelError, RefusedError):
+    """A graph does not compute what it should on this machine, and no other scheme would."""
 
 
 class HubCodeError(ModelError):

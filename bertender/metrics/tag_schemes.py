@@ -73,12 +73,12 @@ class Scheme(NamedTuple):
         return tuple(tags if self == PLAIN else _bio(tags, self.begins_inside))
 
     def of_entities(self, tags: Tags) -> tuple[str, ...]:
-        """Return entity tags of any scheme in this scheme; plain tags are unchanged."""
-        if self == PLAIN or not are_entity_tags(tags):
+        """Return the tags of a sentence in this scheme; tags without a prefix are unchanged."""
+        if self == PLAIN:
             return tuple(tags)
-        written = [OUTSIDE] * len(tags)
+        written = [OUTSIDE if is_entity_tag(tag) else tag for tag in tags]
         before: Entity | None = None
-        for entity in entities_of(tags):
+        for entity in entities_of([*map(_or_outside, tags)]):
             begin, inside, last, alone = tuple(self.prefixes)
             follows = before is not None and before.end == entity.first
             if self.begins_inside and not (follows and before and before.kind == entity.kind):
@@ -109,6 +109,11 @@ LONGER = {
     "BILOU": Scheme("BILOU", prefixes="BILU"),
     "IOBES": Scheme("IOBES", prefixes="BIES"),
 }
+
+
+def _or_outside(tag: str) -> str:
+    """Return a tag, or O for one that marks no entity."""
+    return tag if is_entity_tag(tag) else OUTSIDE
 
 
 def are_bio(tags: Iterable[str]) -> bool:

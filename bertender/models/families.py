@@ -114,7 +114,7 @@ def _mpnet_scores(
 def _rotary_scores(
     attention: nn.Module, call: Arguments, query: torch.Tensor, key: torch.Tensor
 ) -> torch.Tensor:
-    """Scores of NomicBERT and what is alike, with rotary positions (Su et al. 2021, arXiv
+    """Scores of NomicBERT and families like it, with rotary positions (Su et al. 2021, arXiv
     2104.09864, eq. 34)."""
     angles: tuple[torch.Tensor, torch.Tensor] = call["position_embeddings"]
     cos, sin = angles[0][:, None], angles[1][:, None]  # (1, 1, seq, head_dim)
@@ -135,7 +135,7 @@ def _roformer_scores(
 
 
 def _keep_heads(attention: nn.Module, heads: Sequence[int], size: int) -> None:
-    """Do nothing: NomicBERT's attention takes its number of heads from its linear layers."""
+    """Do nothing: attention takes its number of heads from its linear layers."""
 
 
 def _deberta_scores(
@@ -375,7 +375,7 @@ EUROBERT = replace(
     embedding_norm=None,
     token_type_embeddings=None,
     norms=Norms.before("input_layernorm", "post_attention_layernorm", "self_attn"),
-    language_head=LanguageHead((), "lm_head.bias"),
+    language_head=LanguageHead((), None),
     pruning=Pruning(obstacle="its heads may share keys and values"),
 )
 

@@ -292,8 +292,8 @@ class LanguageHead:
 
     parts: tuple[str, ...]
     """The layers before the decoder: a transform and a norm, in this order."""
-    bias: str
-    """The decoder's bias, where it has one."""
+    bias: str | None
+    """The decoder's bias; None where it has none."""
 
 
 def _as_it_is(model: PreTrainedModel) -> None:

@@ -350,7 +350,8 @@ class QuestionAnswering(Problem[Answers]):
             raise DataError(
                 f"{len(texts)} texts, and this model reads two. Give a question and its context."
             )
-        return texts
+        question, context = texts
+        return question.strip(), context  # answers are character positions in the context
 
     def text_counts(self, columns: int | None) -> tuple[int, int | None]:
         """Return two: a question and its context."""

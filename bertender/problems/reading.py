@@ -216,7 +216,8 @@ def first_words(texts: Sequence[str]) -> list[str]:
     """Return the first words of some texts, as few as tell those apart that differ: between equal
     ones, rounding would decide."""
     words = [text.split() or ["a"] for text in texts]
-    for count in range(1, max(map(len, words)) + 1):
+    firsts: list[str] = []
+    for count in range(1, max(map(len, words), default=0) + 1):
         firsts = [" ".join(own[:count]) for own in words]
         if len({*firsts}) == len({*map(tuple, words)}):
             break

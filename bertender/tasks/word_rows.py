@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import dropwhile, groupby
@@ -28,6 +28,7 @@ from bertender.metrics.tag_schemes import (
     OUTSIDE,
     PLAIN,
     UnusableTagError,
+    are_entity_tags,
     is_entity_tag,
     scheme_of,
 )
@@ -181,14 +182,14 @@ class ConllFile:
                 lines = [line.number for line in sentence]
                 yield Row(f"line {lines[0]}", values, lines)
 
-    def with_tags(self, sentences: Iterable[tuple[Sequence[int], Sequence[str]]]) -> str:
+    def with_tags(self, sentences: Sequence[tuple[Sequence[int], Sequence[str]]]) -> str:
         """Return the file with a column of predicted tags, in the file's scheme.
 
         Args:
             sentences: for each sentence, the lines of its words, and their tags.
         """
-        scheme = BIO
-        if self.width > 1:
+        scheme = BIO if are_entity_tags(tag for _, tags in sentences for tag in tags) else PLAIN
+        if self.width > 1 and scheme == BIO:
             own = scheme_of([line.cells[-1] for line in sentence] for sentence in self.sentences)
             scheme = BIO if own == PLAIN else own
         by_line: dict[int, str] = {}

@@ -236,6 +236,7 @@ def check_teacher(config: PretrainedConfig, method: Method, student: str | None)
     reads_logits_alone = method.needs <= {"logits"} and not method.uses_teacher_layers
     if family_name(config) in FAMILIES or (student and reads_logits_alone):
         check_even_teacher(config, method)
+        check_movable_layers(config, method)
         return
     others = method.weights_for_logits_alone
     weights = ",".join(f"{name}=0" for name in others or ())
@@ -251,9 +252,9 @@ def check_teacher(config: PretrainedConfig, method: Method, student: str | None)
     )
 
 
-def check_even_teacher(config: PretrainedConfig, method: Method) -> None:
-    """Raise ModelError where a method reads attention of a teacher with pruned heads or neurons, or
-    runs layers in each other's place that cannot."""
+def check_movable_layers(config: PretrainedConfig, method: Method) -> None:
+    """Raise ModelError where a method runs layers of a teacher in the place of others, and they
+    cannot."""
     family = FAMILIES.get(family_name(config))
     if method.uses_teacher_layers and family and family.fixed_layers:
         raise ModelError(
@@ -261,6 +262,10 @@ def check_even_teacher(config: PretrainedConfig, method: Method) -> None:
             f"{config.model_type!r} model {family.fixed_layers}. Choose another method, such as "
             "distilbert."
         )
+
+
+def check_even_teacher(config: PretrainedConfig, method: Method) -> None:
+    """Raise ModelError where a method reads attention of a teacher with pruned heads or neurons."""
     reads_layers = bool(method.needs & ATTENTION_SIGNALS) or method.uses_teacher_layers
     if family_name(config) != config.model_type and reads_layers:
         raise ModelError(

@@ -148,7 +148,7 @@ class _Recording:
     def by_head(self, name: str, layer: int) -> torch.Tensor:
         """Split a layer's (batch, seq, hidden) into (batch, heads, seq, head_dim).
 
-        Keys and values that several heads share stand there for each of them.
+        Keys and values that several heads share are repeated for each head.
         """
         heads = self.heads[layer - 1]
         size = self.projected["query"][layer - 1].shape[-1] // heads

@@ -122,7 +122,7 @@ def prune(
         model, layers = without_some_layers(fewer_tokens, context)
         model, recovery, rounds = in_rounds(model, context)
         _check_drop(task.metric, before, rounds[-1].score, config)
-        fitted = parent.card.task.fitted  # rounds are scored before fitting, and so is `before`
+        fitted = parent.card.task.fitted  # `before`, as the rounds, is scored without
         held_out = evaluated(unpruned.model, whole, task, task.dev, fitted)[0].value
         scores = final_score(model, tokenizer, task, score_before=held_out)
         _check_varied(scores, unpruned, whole, task, config)

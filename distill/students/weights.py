@@ -103,10 +103,10 @@ def masked_language_model(student: PreTrainedModel, teacher: PreTrainedModel) ->
     with torch.no_grad():
         for theirs, ours in zip(source.parts, own.parts, strict=False):
             _copy_fitting(teacher.get_submodule(theirs), model.get_submodule(ours))
-        bias = dict(model.named_parameters()).get(own.bias)
-        learned = dict(teacher.named_parameters()).get(source.bias)
-        if bias is not None and learned is not None and bias.shape == learned.shape:
-            bias.copy_(learned)
+        if own.bias and source.bias:
+            bias, learned = model.get_parameter(own.bias), teacher.get_parameter(source.bias)
+            if bias.shape == learned.shape:
+                bias.copy_(learned)
         if not config.tie_word_embeddings:
             copied = _copy_fitting(teacher.get_output_embeddings(), model.get_output_embeddings())
             model.config.tie_word_embeddings = not copied

@@ -302,7 +302,8 @@ def _node_check(folder: Path, modules: Path) -> dict[str, Any]:
     """Run check.mjs in a folder, with the packages of another folder.
 
     Raises:
-        ParityError: tokens or logits differ, or the check ends without a result.
+        ParityError: tokens or logits differ.
+        ModelError: the check ends without a result.
     """
     link = folder / "node_modules"
     link.symlink_to(modules.resolve(), target_is_directory=True)
@@ -315,7 +316,7 @@ def _node_check(folder: Path, modules: Path) -> dict[str, Any]:
             timeout=NODE_SECONDS,
         )
     except subprocess.TimeoutExpired:
-        raise ParityError(
+        raise ModelError(
             f"transformers.js has not answered within {NODE_SECONDS} s. Give fewer golden_texts, "
             "or leave node_modules out."
         ) from None
@@ -325,7 +326,7 @@ def _node_check(folder: Path, modules: Path) -> dict[str, Any]:
         result: dict[str, Any] = json.loads(ended.stdout.strip().splitlines()[-1])
     except (IndexError, ValueError):
         said = ended.stderr.strip().splitlines()
-        raise ParityError(
+        raise ModelError(
             f"transformers.js cannot run the bundle: node ended with {ended.returncode}: "
             f"{' '.join(said[-3:])}"
         ) from None

@@ -123,7 +123,7 @@ def test_models_need_texts_to_choose_by(
         (3, [0, 1, 2], "first"),
         (3, [0, 1, 5], "first and last"),
         (3, "first-and-last", "first and last"),
-        (3, None, "first and last"),
+        (3, None, "default"),
         (None, "first", "first"),
         (3, "alternating", "every n-th"),
     ],

@@ -24,8 +24,9 @@ from bertender.comparison.differences import DiffConfig
 from bertender.comparison.drift import DriftConfig
 from bertender.comparison.records import CompareConfig
 from bertender.compression.config import CompressConfig
+from bertender.core import errors
 from bertender.core.artifact import Artifact
-from bertender.core.errors import ConfigError, ParityError
+from bertender.core.errors import BertenderError, ConfigError
 from bertender.gate.artifacts import VerifyConfig
 from bertender.publishing.model_card import ModelCardConfig
 from bertender.publishing.push import PushConfig
@@ -229,15 +230,23 @@ def broken(monkeypatch: pytest.MonkeyPatch) -> Callable[[BaseException], Result]
     return run
 
 
+def refusals() -> list[type[BertenderError]]:
+    """Every class of what a check says."""
+    kinds = [each for each in vars(errors).values() if isinstance(each, type)]
+    found = [each for each in kinds if issubclass(each, errors.RefusedError)]
+    assert len(found) >= 8
+    return found
+
+
 @pytest.mark.parametrize(
     ("error", "status", "said"),
     [
         (ConfigError("a [bold] value"), 2, "error: a [bold] value"),
-        (ParityError("it differs"), 1, "error: it differs"),
+        *((kind("it says no"), 1, "error: it says no") for kind in refusals()),
         (OSError(28, "No space left on device", "/full"), 2, "No space left on device: '/full'"),
         (KeyboardInterrupt(), 130, "run the same command again"),
     ],
-    ids=["ours", "a check says no", "disk full", "interrupted"],
+    ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else "",
 )
 def test_exit_status(
     error: BaseException, status: int, said: str, broken: Callable[[BaseException], Result]
@@ -250,6 +259,21 @@ def test_exit_status(
 
 def test_a_bug_of_ours_is_not_hidden(broken: Callable[[BaseException], Result]) -> None:
     assert isinstance(broken(ZeroDivisionError()).exception, ZeroDivisionError)
+
+
+def test_a_bug_is_no_answer_of_a_check(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Python itself would exit with 1."""
+
+    def broken(name: str) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(cli, "command_of", broken)
+    monkeypatch.setattr(sys, "argv", ["bertender", "show", "x"])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert ended.value.code == 2 and "MemoryError" in capsys.readouterr().err
 
 
 def test_interrupted_while_libraries_load(

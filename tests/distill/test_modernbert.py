@@ -23,6 +23,7 @@ from distill.finetuning.finetune import finetune
 from distill.methods import METHODS
 from distill.pruning.config import PruneConfig
 from distill.pruning.pruner import prune
+from distill.students import StudentShape
 from distill.teachers.encoders import load_classifier
 from export.config import ExportConfig
 from export.exporter import export
@@ -30,7 +31,7 @@ from quantize.config import QuantizeConfig
 from quantize.quantizer import quantize
 from tests.distill.architectures import ARCHITECTURES
 from tests.distill.distillation.general_settings import settings_of
-from tests.toy_models import tiny_language_model
+from tests.toy_models import tiny_classifier, tiny_language_model
 from tests.toys import passages, tiny_tokenizer
 
 QUICK: dict[str, Any] = {"batch_size": 16, "learning_rate": 3e-3, "precision": "fp32"}
@@ -86,6 +87,12 @@ def test_a_shorter_modernbert_learns(
     assert student.card.family == "modernbert"
     predictions = open_classifier(student).logits(task.dev.examples).argmax(-1)
     assert (predictions == np.array(task.dev.label_ids)).mean() > 0.8
+
+
+def test_a_start_without_heads_gives_none() -> None:
+    start = tiny_classifier("bertender-static")
+    with pytest.raises(ModelError, match=r"no heads to take over\. Give heads: .*hidden_size=24"):
+        METHODS["modernbert"].build(start, StudentShape(1))
 
 
 @pytest.mark.skipif(BEFORE_5, reason="a layer gets both masks there")

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from seqeval.metrics.sequence_labeling import get_entities
 
-from bertender.metrics.tag_schemes import BIO, UnusableTagError, entities_of, scheme_of
+from bertender.metrics.tag_schemes import BIO, LONGER, UnusableTagError, entities_of, scheme_of
 
 Entity = tuple[str, int]
 """Its type, or O, and its words."""
@@ -88,6 +88,12 @@ def test_entities_are_those_of_seqeval(tags: list[str]) -> None:
 def test_plain_tags_are_written_as_they_are() -> None:
     tags = ("DET", "NOUN", "O")
     assert scheme_of([tags]).of_entities(tags) == tags == BIO.of_entities(tags)
+
+
+def test_further_tags_of_a_model_of_entities_stay() -> None:
+    iobes = LONGER["IOBES"]
+    assert iobes.of_entities(("B-x", "I-x", "X", "O")) == ("B-x", "E-x", "X", "O")
+    assert iobes.of_entities(("[CLS]", "B-x", "X", "[SEP]")) == ("[CLS]", "S-x", "X", "[SEP]")
 
 
 READ: dict[str, tuple[list[str], list[str]]] = {

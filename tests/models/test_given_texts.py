@@ -14,6 +14,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 import bertender
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError, DataError
+from bertender.problems.question_answering import QUESTION_ANSWERING
 from bertender.problems.reading import checked_examples
 from tests.comparison.test_calibration import sure_model
 from tests.distill.architectures import save_teacher
@@ -71,6 +72,7 @@ def test_white_space_around_a_text_counts_nowhere(tmp_path: Path) -> None:
     alone, spaced = (opened.logits([text]) for text in ("apple", "  apple\n"))
     np.testing.assert_array_equal(alone, spaced)
     assert scorer(["apple"]) == scorer(["  apple\n"])
+    assert QUESTION_ANSWERING.to_example((" who? \n", " apple ")) == ("who?", " apple ")
     batch = opened.encode([opened.problem.to_example((" apple ",))])
     assert batch.arrays["input_ids"].tolist() == [tokenizer("apple")["input_ids"]]
 

@@ -450,3 +450,9 @@ def test_queries_of_a_file_are_asked_about(name: str, tmp_path: Path) -> None:
 
 def test_splits_keep_a_query_on_one_side() -> None:
     assert RANKING.told_apart_by(("q", "red")) == RANKING.told_apart_by(("q", "green"))
+
+
+def test_passages_of_the_shortest_query_of_the_gate_differ() -> None:
+    """Equal ones would tie, and noise would order them."""
+    short, _ = RANKING.edge_examples([("who ran", "The man ran.", "The man sat.", "Rain.")], 9)
+    assert short == ("who", "The man ran.", "The man sat.")

@@ -166,14 +166,14 @@ def test_what_makes_models_names_its_extra(
     assert "--epochs" in environment.run("-m", "bertender", words, "--help").stdout
     flags = (*write_toy_files(tmp_path, task).flags, "--out", tmp_path / "out")
     place = ("--teacher", onnx_artifact.path)
-    done = environment.run("-m", "bertender", words, *place, *flags, status=1)
+    done = environment.run("-m", "bertender", words, *place, *flags, status=2)
     assert said in " ".join(done.stderr.split()) and "Traceback" not in done.stderr
 
 
 def test_serving_without_the_extra_names_it(
     client: FreshEnvironment, onnx_artifact: Artifact
 ) -> None:
-    done = client.run("-m", "bertender", "serve", onnx_artifact.path, status=1)
+    done = client.run("-m", "bertender", "serve", onnx_artifact.path, status=2)
     assert "pip install 'bertender[serve]'" in " ".join(done.stderr.split())
 
 

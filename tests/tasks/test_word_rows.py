@@ -180,7 +180,7 @@ def predicted(path: Path, tags: list[tuple[str, ...]]) -> str:
     """The file with these tags for its sentences."""
     file = ConllFile.read(path)
     lines = [row.lines for row in file.rows(stop, ["words"])]
-    return file.with_tags(zip(lines, tags, strict=True))
+    return file.with_tags([*zip(lines, tags, strict=True)])
 
 
 def test_predictions_are_written_in_the_scheme_of_the_file(tmp_path: Path) -> None:

@@ -37,7 +37,8 @@ def shallow(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 
 def deeper(shallow: Artifact, **changes: Any) -> PretrainConfig:
-    own = {name: shallow.card.config[name] for name in ("objective", "phrases")}
+    saved = shallow.card.config
+    own = {name: saved[name] for name in ("objective", "phrases") if saved.get(name)}
     settings = {**SHALLOW, **own, "layers": 5}
     return PretrainConfig(**{**settings, "stack_from": shallow.path, **changes})
 

@@ -175,7 +175,9 @@ def test_a_model_of_another_task_is_refused(
     server = running.server
     to = {"server": server.http_url, "directory": str(server.repository)}[place]
     config = {"server": running.config, "directory": DeployConfig()}[place]
-    with pytest.raises(ConfigError, match=r"labels red, blue, served fruit, tool.*--other-task"):
+    with pytest.raises(
+        DeploymentError, match=r"labels red, blue, served fruit, tool.*--other-task"
+    ):
         deploy(of_another_task, to, config)
     assert running.loaded() == {"classifier": {1}}
 
@@ -206,7 +208,7 @@ def test_vectors_of_another_length_are_refused(
     served = graph_of("sentence_embedding")
     repository = write_repository(served, tmp_path / "models", ServeConfig())
     candidate = changed(served, tmp_path / "half", golden=halved)
-    with pytest.raises(ConfigError, match=r"length of a vector 16, served 32.*--other-task"):
+    with pytest.raises(DeploymentError, match=r"length of a vector 16, served 32.*--other-task"):
         deploy(candidate, str(repository), DeployConfig())
 
 
