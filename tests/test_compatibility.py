@@ -140,7 +140,11 @@ def test_the_answers_are_the_same(
     logits = classifier.logits(task.dev.examples)
     theirs = foreign_answers[name]
     assert theirs["class"] == NAMES[name]
-    np.testing.assert_allclose(theirs["logits"], logits, atol=1e-5)
+    # their session fuses other operators: sums in another order move an activation to the next of
+    # 256 steps now and then, which a float model does not have
+    most = 5e-3 if name == "int8" else 1e-5
+    np.testing.assert_allclose(theirs["logits"], logits, atol=most)
+    assert np.median(np.abs(np.array(theirs["logits"]) - logits)) < 1e-5
     assert theirs["labels"] == [task.labels[row] for row in logits.argmax(axis=1)]
     assert set(theirs["labels"]) == set(task.labels)  # or the names would prove little
 
