@@ -95,7 +95,8 @@ def epoch_score(
 ) -> dict[str, float]:
     """Return the score after an epoch on the validation examples, by metric name.
 
-    Sets are scored with fitted thresholds, as the kept model will have them (`fit_thresholds`).
+    Multi-label predictions are scored with thresholds fitted as for the final model
+    (`fit_thresholds`).
     Warnings are logged for a model that predicts one label, unless thresholds will be fitted, and
     for a metric that is undefined.
 

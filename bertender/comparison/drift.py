@@ -151,6 +151,7 @@ def drift(
         learned = task.problem.asked(task.train.examples)
         kinds = {"selection": "the validation texts", "dev": "the held-out texts"}
         named = f"{kinds[split]} of task {task.name!r}"
+    left_out = together(skipped.report(), task.left_out if task else None)
     if not learned:  # count rare tokens on texts that are not compared
         order = np.random.default_rng(SEED).permutation(len(earlier)).tolist()
         learned, earlier = ([earlier[row] for row in order[part::2]] for part in (0, 1))
@@ -162,7 +163,6 @@ def drift(
             f"drift from chance: {FEWEST_TEXTS} are needed. Give more."
         )
     then, now = (observed(classifier, each, common) for each in sides)
-    left_out = together(skipped.report(), task.left_out if task else None)
     found = compared(
         then,
         now,

@@ -37,7 +37,7 @@ from bertender.models.runtimes import (
     runtime_of,
     tolerance_in,
 )
-from bertender.tasks.task import Task
+from bertender.tasks.task import Task, same_labels
 
 GraphFailures: TypeAlias = Callable[[Artifact, Artifact, Task], tuple[str, ...] | None]
 """(reference, candidate, task) -> faults in the candidate's graph; None if there are no two graphs
@@ -175,7 +175,7 @@ def verify(
     """Compare two artifacts; a failure is in the result, not raised.
 
     Only the candidate runs in `config.runtime`, so a runtime can be checked against another. Labels
-    are matched by name, as an endpoint answers with names: their order is no failure.
+    are matched by name (`same_labels`), so that their order does not matter.
     """
     from bertender.models.classifier import in_label_order, open_classifier
 
@@ -191,11 +191,13 @@ def verify(
     examples, truth = labelled_sample(task, task.dev, config.texts or len(task.dev), config.seed)
     usual = tolerance_in(config.runtime, candidate.card.precision)
     tolerance = TOLERANCES[config.tolerance or usual]
-    opened = open_classifier(reference), open_classifier(candidate, runtime=config.runtime)
-    if sorted(opened[0].labels) == sorted(opened[1].labels):
-        opened = opened[0], in_label_order(opened[1], opened[0].labels)
+    expected = open_classifier(reference)
+    actual = open_classifier(candidate, runtime=config.runtime)
+    if same_labels(actual.labels, expected.labels, task.problem):
+        actual = in_label_order(actual, expected.labels)
     parity = check_parity(
-        *opened,
+        expected,
+        actual,
         examples,
         tolerance,
         seed=config.seed,

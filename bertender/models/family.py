@@ -370,7 +370,7 @@ class Family:
     )
     """(attention module, its arguments, query, key) -> attention scores before mask and softmax."""
     fixed_layers: str = ""
-    """Why a layer cannot run in the place of another; empty if it can."""
+    """Why a layer cannot replace another one; empty if it can."""
     fusion: Fusion = Fusion()
     """How ONNX Runtime runs attention as one operator."""
     pruning: Pruning = Pruning()

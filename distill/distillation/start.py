@@ -236,7 +236,7 @@ def check_teacher(config: PretrainedConfig, method: Method, student: str | None)
     reads_logits_alone = method.needs <= {"logits"} and not method.uses_teacher_layers
     if family_name(config) in FAMILIES or (student and reads_logits_alone):
         check_even_teacher(config, method)
-        check_movable_layers(config, method)
+        check_replaceable_layers(config, method)
         return
     others = method.weights_for_logits_alone
     weights = ",".join(f"{name}=0" for name in others or ())
@@ -252,13 +252,12 @@ def check_teacher(config: PretrainedConfig, method: Method, student: str | None)
     )
 
 
-def check_movable_layers(config: PretrainedConfig, method: Method) -> None:
-    """Raise ModelError where a method runs layers of a teacher in the place of others, and they
-    cannot."""
+def check_replaceable_layers(config: PretrainedConfig, method: Method) -> None:
+    """Raise ModelError where a method replaces layers of a teacher that cannot be replaced."""
     family = FAMILIES.get(family_name(config))
     if method.uses_teacher_layers and family and family.fixed_layers:
         raise ModelError(
-            f"method {method.name!r} runs the teacher's layers in the place of others, and in a "
+            f"method {method.name!r} replaces the teacher's layers while it trains, and in a "
             f"{config.model_type!r} model {family.fixed_layers}. Choose another method, such as "
             "distilbert."
         )

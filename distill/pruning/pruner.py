@@ -123,7 +123,9 @@ def prune(
         model, recovery, rounds = in_rounds(model, context)
         _check_drop(task.metric, before, rounds[-1].score, config)
         fitted = parent.card.task.fitted  # `before`, as the rounds, is scored without
-        held_out = evaluated(unpruned.model, whole, task, task.dev, fitted)[0].value
+        held_out = before
+        if fitted or task.chosen_on == "selection":  # else `before` is of the held-out texts
+            held_out = evaluated(unpruned.model, whole, task, task.dev, fitted)[0].value
         scores = final_score(model, tokenizer, task, score_before=held_out)
         _check_varied(scores, unpruned, whole, task, config)
 

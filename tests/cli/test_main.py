@@ -261,33 +261,27 @@ def test_a_bug_of_ours_is_not_hidden(broken: Callable[[BaseException], Result]) 
     assert isinstance(broken(ZeroDivisionError()).exception, ZeroDivisionError)
 
 
-def test_a_bug_is_no_answer_of_a_check(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("error", "status", "said"),
+    # Python itself would exit with 1 for a bug, as where a check says no
+    [(MemoryError(), 2, "MemoryError"), (KeyboardInterrupt(), 130, "interrupted")],
+    ids=["a bug", "interrupted"],
+)
+def test_exit_status_while_libraries_load(
+    error: BaseException,
+    status: int,
+    said: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Python itself would exit with 1."""
+    def load(name: str) -> None:
+        raise error
 
-    def broken(name: str) -> None:
-        raise MemoryError
-
-    monkeypatch.setattr(cli, "command_of", broken)
-    monkeypatch.setattr(sys, "argv", ["bertender", "show", "x"])
-    with pytest.raises(SystemExit) as ended:
-        cli.main()
-    assert ended.value.code == 2 and "MemoryError" in capsys.readouterr().err
-
-
-def test_interrupted_while_libraries_load(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def interrupted(name: str) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(cli, "command_of", interrupted)
+    monkeypatch.setattr(cli, "command_of", load)
     monkeypatch.setattr(sys, "argv", ["bertender", "run", "quickstart"])
     with pytest.raises(SystemExit) as ended:
         cli.main()
-    assert ended.value.code == 130
-    assert "interrupted" in capsys.readouterr().err
+    assert ended.value.code == status and said in capsys.readouterr().err
 
 
 def test_no_library_calls_home(monkeypatch: pytest.MonkeyPatch) -> None:

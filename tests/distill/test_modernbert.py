@@ -40,7 +40,7 @@ COPIES = {"hard", "distilbert", "internal", "internal-all", "internal-progressiv
 COPIES |= {"minilm", "minilm-v2", "modernbert", "tinybert"}
 """Methods whose student is a shorter ModernBERT where it is as wide as its teacher."""
 REPLACING = {"theseus", "theseus-constant"}
-"""Methods in whose steps layers run in the place of others."""
+"""Methods that replace layers during training."""
 OF_ANOTHER_CLASS: dict[str, dict[str, Any]] = {
     "bilstm": {},
     "minibert": {"hidden_size": 24, "heads": 4},

@@ -20,6 +20,7 @@ from bertender.comparison.accuracy import (
     constant_row,
     evaluate,
     found_constant,
+    predict_outputs,
 )
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError, DataError
@@ -415,6 +416,22 @@ def test_an_epoch_scores_as_it_would_with_its_thresholds(validation_texts: int) 
     fit_thresholds(*settings)
     assert fitted == pytest.approx({task.metric: score_on(*settings, task.choices)})
     assert fitted != pytest.approx({task.metric: plain})
+
+
+def test_thresholds_of_an_epoch_are_fitted_on_few_training_texts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    task, asked = set_task(160, 40), []
+
+    def predict(classifier: Any, examples: Any) -> Any:
+        asked.append(len(examples))
+        return predict_outputs(classifier, examples)
+
+    monkeypatch.setattr("distill.trained.TEXTS_TO_FIT", 50)
+    monkeypatch.setattr("distill.trained.predict_outputs", predict)
+    model = tiny_bert(len(tiny_tokenizer()), task.labels)
+    epoch_score(model, tiny_tokenizer(), task, FinetuneConfig())
+    assert asked == [50]
 
 
 def test_a_metric_that_says_nothing_of_an_epoch_is_said(caplog: pytest.LogCaptureFixture) -> None:

@@ -231,6 +231,18 @@ def test_a_model_that_reads_fewer_tokens_comes_with_a_warning(
     assert (said in caplog.text) == shorter
 
 
+def test_a_model_that_reads_windows_refuses_no_long_text(
+    graph_of: Callable[[str], Artifact], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    served = graph_of("question_answering")
+    repository = write_repository(served, tmp_path / "models", ServeConfig())
+    candidate = changed(served, tmp_path / "shorter", most_tokens=16)
+    with pytest.raises(DeploymentError, match="golden text"):  # shorter windows, other logits
+        deploy(candidate, str(repository), DeployConfig())
+    assert (stated_longest_input(served.path) or 0) > 16
+    assert "reads 16 tokens" not in caplog.text
+
+
 @pytest.mark.slow
 def test_a_flag_lets_another_task_in(
     of_another_task: Artifact, versions: Versions, tmp_path: Path
