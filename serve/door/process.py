@@ -24,23 +24,18 @@ from bertender.core.artifact import GOLDEN_NAME, Artifact, read_golden
 from bertender.core.errors import BertenderError, ConfigError, ServingError
 from bertender.core.hardware import M_MMAP_THRESHOLD, set_allocator
 from bertender.problems import PROBLEMS
+from bertender.problems.problem import Problem
 from bertender.text.batch import Tokenize
 from bertender.text.tokenizer import open_tokenizer
 from serve.config import BackendParameters, ServeConfig
 from serve.door.embedded import EmbeddedEngine
-from serve.door.engine import Engine
+from serve.door.engine import Engine, Model
 from serve.door.grpc_front import grpc_server, listen
 from serve.door.http import http_app, metrics_app
 from serve.door.http_server import HttpServer, http_server
 from serve.door.service import Door, DoorSettings
 from serve.door.watch import Patience, WatchedEngine
 from serve.page import Page
-from serve.repository.config_pbtxt import (
-    CONFIG_NAME,
-    parameters_of,
-    read_model_config,
-    served_version,
-)
 from serve.server.addresses import is_loopback, listening_error, with_ports
 from serve.server.supervisor import HURRYING, STOPPING
 from serve.server.triton_process import IN_FLIGHT_TIMEOUT_S, Triton, admin_token
@@ -299,13 +294,13 @@ class Artifacts:
 
     def __init__(self, repository: Path) -> None:
         self.repository = repository
-        self._tokenizers: dict[str, tuple[Path, Tokenize]] = {}
-        """Name of a model -> folder of its served version, and its tokenizer."""
+        self._encoders: dict[str, tuple[Path, Problem[Any], Tokenize]] = {}
+        """Name of a model -> folder of its served version, its problem, and its tokenizer."""
 
-    def golden(self, model: str) -> Sequence[str] | None:
+    def golden(self, model: Model) -> Sequence[str] | None:
         """Return the texts of a golden example, if the artifact has one."""
         try:
-            artifact, _ = self._of(model)
+            artifact = Artifact.load(self._folder(model), verify=False)
             if GOLDEN_NAME not in artifact.card.files:
                 return None
             problem = PROBLEMS[artifact.card.task.problem_type]
@@ -313,15 +308,10 @@ class Artifacts:
         except (BertenderError, OSError):  # it is being replaced
             return None
 
-    def count_tokens(self, model: str, examples: Sequence[tuple[str, ...]]) -> list[int]:
+    def count_tokens(self, model: Model, examples: Sequence[tuple[str, ...]]) -> list[int]:
         """Return the tokens of each example's longest row, at most one more than the model reads,
         up to the first example with too many."""
-        artifact, parameters = self._of(model)
-        problem = PROBLEMS[artifact.card.task.problem_type]
-        folder, encode = self._tokenizers.get(model, (None, None))
-        if encode is None or folder != artifact.path:
-            encode = problem.encoder(open_tokenizer(artifact.path, parameters.max_length))
-            self._tokenizers[model] = artifact.path, encode
+        problem, encode = self._encoder(model)
         counts = []
         for example in examples:
             batch = encode([problem.to_example(example)])
@@ -331,8 +321,17 @@ class Artifacts:
                 break
         return counts
 
-    def _of(self, model: str) -> tuple[Artifact, BackendParameters]:
-        config = read_model_config(self.repository / model / CONFIG_NAME)
-        parameters = parameters_of(config)
-        folder = self.repository / model / str(served_version(config)) / parameters.artifact
-        return Artifact.load(folder.resolve(), verify=False), parameters
+    def _encoder(self, model: Model) -> tuple[Problem[Any], Tokenize]:
+        """Return a model's problem and tokenizer, opened once for each version."""
+        path = self._folder(model)
+        if (opened := self._encoders.get(model.name)) is None or opened[0] != path:
+            artifact = Artifact.load(path, verify=False)
+            problem = PROBLEMS[artifact.card.task.problem_type]
+            parameters = BackendParameters.from_model_config(model.config)
+            tokenizer = open_tokenizer(path, parameters.max_length)
+            opened = self._encoders[model.name] = path, problem, problem.encoder(tokenizer)
+        return opened[1:]
+
+    def _folder(self, model: Model) -> Path:
+        parameters = BackendParameters.from_model_config(model.config)
+        return (self.repository / model.name / model.version / parameters.artifact).resolve()

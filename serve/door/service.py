@@ -34,8 +34,8 @@ FEW_BYTES = 16 * 1024
 """Bytes that the engine tokenises in a millisecond or two."""
 
 Example = tuple[str, ...]
-CountTokens = Callable[[str, Sequence[Example]], Sequence[int]]
-"""(model's name, examples) -> tokens of each, up to the first with too many; runs in a thread"""
+CountTokens = Callable[[Model, Sequence[Example]], Sequence[int]]
+"""(model, examples) -> tokens of each, up to the first with too many; runs in a thread"""
 
 
 @dataclass(frozen=True)
@@ -223,8 +223,9 @@ class Door:
     async def tokens(self, asked: Asked, model: Model, caller: Caller) -> int:
         """Return the estimated tokens of a request, and charge them to its key.
 
-        Only texts that may be too long are tokenised, and only if they would be refused then;
-        others are estimated by their bytes. The engine counts again.
+        Only texts that may be too long are tokenised, where they would be refused then and have
+        many bytes: the engine, which tokenises each text, refuses a short one as quickly. Others
+        are estimated by their bytes.
 
         Raises:
             RefusedError: INVALID: an example is longer than the model's input; TOO_MANY: the key
@@ -243,8 +244,10 @@ class Door:
         if longest is None or self.count_tokens is None or asked.request.truncate:
             return sum(counts)
         long = [row for row, own in enumerate(reads) if max(own) + specials > longest]
-        found = await self._counted(model, asked, long, sum(sum(reads[row]) for row in long))
-        for row, count in zip(long, found, strict=False):
+        if sum(sum(reads[row]) for row in long) <= FEW_BYTES:
+            return sum(counts)
+        found = await self._counted(model, asked, long)
+        for row, count in zip(long, found, strict=False):  # as far as they were counted
             if count > longest:
                 raise invalid(too_long(row, longest))
             if len(reads[row]) > 1:  # the count is that of the longest only
@@ -254,25 +257,13 @@ class Door:
             counts[row] = count
         return sum(counts)
 
-    async def _counted(
-        self, model: Model, asked: Asked, rows: Sequence[int], size: int
-    ) -> Sequence[int]:
-        """Return the tokens of rows, up to the first that is too long; nothing for small rows while
-        other requests are counted, since the engine checks these quickly.
-
-        Args:
-            model: model of the request.
-            asked: the request.
-            rows: indices of its examples.
-            size: bytes of these rows.
-        """
-        if not rows or (size <= FEW_BYTES and self._counting.locked()):
-            return ()
+    async def _counted(self, model: Model, asked: Asked, rows: Sequence[int]) -> Sequence[int]:
+        """Return the tokens of rows, given by index, up to the first that is too long."""
         assert self.count_tokens is not None
         await self._counting.acquire()  # a client that disconnects while waiting costs nothing
         every = asked.examples()
         examples = [tuple(text.decode() for text in every[row]) for row in rows]
-        counting = asyncio.ensure_future(asyncio.to_thread(self.count_tokens, model.name, examples))
+        counting = asyncio.ensure_future(asyncio.to_thread(self.count_tokens, model, examples))
         counting.add_done_callback(self._counted_one)
         return await asyncio.shield(counting)  # a thread cannot be cancelled
 

@@ -55,7 +55,7 @@ class WatchedEngine(Engine):
 
     Args:
         engine: engine to watch.
-        golden: name of a model -> an example of its inputs.
+        golden: model -> an example of its inputs.
         restarts: whether to restart it; otherwise its first end is final.
         patience: times and counts.
         again: words in the log for a restart.
@@ -64,7 +64,7 @@ class WatchedEngine(Engine):
     def __init__(
         self,
         engine: Engine,
-        golden: Callable[[str], Sequence[str] | None] = lambda model: None,
+        golden: Callable[[Model], Sequence[str] | None] = lambda model: None,
         *,
         restarts: bool = True,
         patience: Patience | None = None,
@@ -226,7 +226,7 @@ class WatchedEngine(Engine):
                 self.engine.abandon(request)
 
     def _request(self, model: Model) -> InferRequest:
-        texts = self.golden(model.name) or [TEXT] * len(model.inputs)
+        texts = self.golden(model) or [TEXT] * len(model.inputs)
         # of several passages, the first is enough
         texts = texts[: len(model.inputs)]
         return InferRequest(

@@ -206,15 +206,16 @@ def test_a_leaving_door_closes_connections_after_a_response(door: RunningDoor) -
 def test_texts_that_are_too_long_are_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
     counted: list[str] = []
 
-    def count(model: str, examples: object) -> list[int]:
+    def count(model: object, examples: object) -> list[int]:
         texts = [text for (text,) in examples]  # type: ignore[attr-defined]
         counted.extend(texts)
         return [2 + len(text.split()) for text in texts]
 
     with running_door(count_tokens=count) as door:
-        long, fine = "a " * 200, "pear" * 100
+        long, fine, short = "a " * 10_000, "pear" * 5000, "a " * 200
         for data, parameters, status in (
             (["plum"], {}, 200),
+            ([short], {}, 200),  # the engine's to refuse
             ([fine], {}, 200),
             (["plum", long], {}, 400),
             ([long], {"truncate": True}, 200),
@@ -230,7 +231,7 @@ def test_long_texts_are_counted_for_few_at_a_time_and_for_nobody_who_has_gone() 
     counted: list[str] = []
     go_on = threading.Event()
 
-    def count(model: str, examples: object) -> list[int]:
+    def count(model: object, examples: object) -> list[int]:
         counted.extend(text[0] for (text,) in examples)  # type: ignore[attr-defined]
         assert go_on.wait(10)
         return [9]

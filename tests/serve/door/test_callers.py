@@ -130,7 +130,7 @@ def test_a_text_that_is_too_long_is_charged_too(tmp_path: Path) -> None:
     file = tmp_path / "keys"
     file.write_text(row)
     with running_door(count_tokens=lambda model, examples: [129], api_keys=file) as door:
-        assert ask(door, key, "pear " * 80).status == 400
+        assert ask(door, key, "pear " * 4000).status == 400
         assert ask(door, key).status == 429
 
 
