@@ -7,6 +7,8 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 from pydantic import Field
 
 from bertender.core.artifact import GOLDEN_NAME, Artifact, GoldenText, GoldenTexts, read_golden
@@ -29,6 +31,13 @@ from serve.repository import check_servable
 from serve.server.targets import ModelFolder, Place, Target, held, model_folder, target_of
 
 logger = logging.getLogger(__name__)
+
+FloatArray = npt.NDArray[np.float64]
+
+SAME_VECTORS = 0.95
+"""Mean cosine of the same texts, above which a search finds much the same: between float and 8 bits
+it is above 0.99."""
+SMALLEST_NORM = 1e-12
 
 
 class Deployment(Record):
@@ -69,6 +78,8 @@ def deploy(artifact: Artifact, to: str, config: DeployConfig) -> Deployment:
     folder = model_folder(target.repository, config.model)
     if not config.other_task:
         _check_same_task(folder.artifact(folder.served), artifact, folder.name)
+    _warn_of_another_name(folder, artifact)
+    _warn_of_other_vectors(folder, artifact)
     _warn_of_shorter_input(folder, artifact)
     with held(target.repository), progress_bar(f"deploy {folder.name}", total=2) as bar:
         target.prepare(folder)
@@ -95,7 +106,6 @@ def _check_same_task(served: Artifact, artifact: Artifact, model: str) -> None:
     ours, theirs = served.card.task, artifact.card.task
     pairs = {
         "labels": (", ".join(ours.labels), ", ".join(theirs.labels)),
-        "task": (ours.name, theirs.name),
         "problem type": (ours.problem_type, theirs.problem_type),
         "number of texts": (len(ours.text_columns), len(theirs.text_columns)),
     }
@@ -110,16 +120,57 @@ def _check_same_task(served: Artifact, artifact: Artifact, model: str) -> None:
         )
 
 
-def _vector_length(artifact: Artifact) -> int | None:
-    """Return the length of an artifact's vectors, by its golden texts; None without vectors or
-    golden texts."""
+def _vectors(artifact: Artifact) -> Mapping[tuple[str, ...], FloatArray]:
+    """Return the vectors of an artifact's golden texts, by text; none without vectors or golden
+    texts."""
     if not problem_of_task(artifact.card.task).gives_vectors:
-        return None
+        return {}
     try:
         golden = read_golden(artifact) if GOLDEN_NAME in artifact.card.files else None
     except ArtifactError:  # a damaged served version can be replaced
-        return None
-    return None if golden is None else len(golden.texts[0].logits[0])
+        return {}
+    return (
+        {} if golden is None else {each.example: np.array(each.logits[0]) for each in golden.texts}
+    )
+
+
+def _vector_length(artifact: Artifact) -> int | None:
+    """Return the length of an artifact's vectors; None if it is unknown."""
+    return next((len(vector) for vector in _vectors(artifact).values()), None)
+
+
+def _warn_of_another_name(folder: ModelFolder, artifact: Artifact) -> None:
+    """Log a warning for an artifact whose task has another name: it may be the same task, learned
+    from a newer file."""
+    served, new = folder.artifact(folder.served).card.task.name, artifact.card.task.name
+    if served != new:
+        logger.warning("%s learned %r, and the served version %r", artifact.place, new, served)
+
+
+def _warn_of_other_vectors(folder: ModelFolder, artifact: Artifact) -> None:
+    """Log a warning for an artifact whose vectors cannot be compared with those of the served
+    version, which clients may keep in an index."""
+    served, new = _vectors(folder.artifact(folder.served)), _vectors(artifact)
+    if not new:
+        return
+    both = [(served[text], new[text]) for text in new if text in served]
+    if not both:
+        found = "they have no golden text in common, by which they could be compared"
+    elif (cosine := float(np.mean([_cosine(*pair) for pair in both]))) < SAME_VECTORS:
+        found = f"of {len(both)} golden texts, the mean cosine is {cosine:.2f}"
+    else:
+        return
+    logger.warning(
+        "the vectors of %s may not fit those of the served version: %s. Embed again what is kept",
+        *(artifact.place, found),
+    )
+
+
+def _cosine(one: FloatArray, other: FloatArray) -> float:
+    if len(one) != len(other):
+        return 0.0
+    norms = float(np.linalg.norm(one) * np.linalg.norm(other))
+    return float(one @ other) / max(norms, SMALLEST_NORM)
 
 
 def _warn_of_shorter_input(folder: ModelFolder, artifact: Artifact) -> None:

@@ -84,14 +84,16 @@ def changed(
     golden: Callable[[GoldenTexts], GoldenTexts] = lambda golden: golden,
     graph: Callable[[bytes], bytes] = lambda graph: graph,
     most_tokens: int | None = None,
+    task_name: str | None = None,
 ) -> Artifact:
     """A whole artifact, its digests right, that differs from one in what it says or holds."""
     card = artifact.card
+    task = card.task if task_name is None else card.task.model_copy(update={"name": task_name})
     with new_artifact(
         out,
         kind="onnx",
         family=card.family,
-        task=card.task,
+        task=task,
         stage="export",
         config=NoConfig(),
         seed=0,

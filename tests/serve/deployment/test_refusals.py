@@ -212,6 +212,45 @@ def test_vectors_of_another_length_are_refused(
         deploy(candidate, str(repository), DeployConfig())
 
 
+@pytest.mark.parametrize(
+    ("turned", "said"), [(False, ""), (True, "golden texts, the mean cosine is")]
+)
+def test_vectors_that_clients_cannot_compare_come_with_a_warning(
+    turned: bool,
+    said: str,
+    graph_of: Callable[[str], Artifact],
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Another encoder of the same width: an index of the earlier vectors finds anything."""
+
+    def other(golden: GoldenTexts) -> GoldenTexts:
+        texts = [
+            each.model_copy(update={"logits": tuple(row[::-1] for row in each.logits)})
+            for each in golden.texts
+        ]
+        return golden.model_copy(update={"texts": tuple(texts)}) if turned else golden
+
+    served = graph_of("sentence_embedding")
+    repository = write_repository(served, tmp_path / "models", ServeConfig())
+    candidate = changed(served, tmp_path / "other", golden=other)
+    if turned:
+        with pytest.raises(DeploymentError, match="golden text"):  # its graph says otherwise
+            deploy(candidate, str(repository), DeployConfig())
+    else:
+        deploy(candidate, str(repository), DeployConfig())
+    assert (said in caplog.text) if said else ("vectors" not in caplog.text)
+
+
+def test_a_task_learned_from_a_newer_file_is_the_same_task(
+    versions: Versions, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    repository = write_repository(versions.old, tmp_path / "models", ServeConfig())
+    renamed = changed(versions.new, tmp_path / "renamed", task_name="train-2027")
+    assert deploy(renamed, str(repository), DeployConfig()).version == 2
+    assert "learned 'train-2027'" in caplog.text
+
+
 @pytest.mark.parametrize(("served", "shorter"), [(None, True), (16, False)])
 def test_a_model_that_reads_fewer_tokens_comes_with_a_warning(
     served: int | None,
