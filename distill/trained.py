@@ -80,11 +80,35 @@ def evaluated(
     return evaluate(as_classifier(model, tokenizer, task, fitted), split, task.metric)
 
 
-def score_on(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, task: Task, split: Split
-) -> float:
-    """Return the model's score on some examples of the task."""
-    return evaluated(model, tokenizer, task, split)[0].value
+def validated(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, task: Task
+) -> tuple[Score, Any]:
+    """Return the score of a model in training on the validation examples, and its predictions.
+
+    They are decoded as those of the final model, with thresholds and parameters that are fitted in
+    the same way (`fit_thresholds`, `fit_decoding`). The model is not changed.
+    """
+    split, problem = task.choices, task.problem
+    classifier = as_classifier(model, tokenizer, task)
+    outputs, predictions = answers(classifier, split)
+    if problem.has_thresholds and len(fitting := _texts_of_thresholds(task)):
+        if not len(task.selection):
+            fitting = sample(fitting, TEXTS_TO_FIT, problem)
+        own = outputs if fitting == split else predict_outputs(classifier, fitting.examples)
+        found = np.array([*best_thresholds(task, own, fitting).values()])
+        moved = [each._replace(logits=(each.logits - found).astype(np.float32)) for each in outputs]
+        predictions = decoded(problem, moved, split.examples)
+    if unfitted(task) and len(fitting := _texts_to_fit(task)):
+        own = outputs[: len(fitting)]  # the selection's first, where there is one
+        if not len(task.selection):
+            own = predict_outputs(classifier, fitting.examples)
+        fitted = problem.fit(own, fitting.examples, fitting.label_ids)
+        predictions = decoded(classifier.problem.with_fitted(fitted), outputs, split.examples)
+    labels = task.labels
+    measured = score(
+        task.metric, split.label_ids, predictions, label_count=len(labels), labels=labels
+    )
+    return measured, predictions
 
 
 def epoch_score(
@@ -95,10 +119,8 @@ def epoch_score(
 ) -> dict[str, float]:
     """Return the score after an epoch on the validation examples, by metric name.
 
-    Multi-label predictions are scored with thresholds fitted as for the final model
-    (`fit_thresholds`).
-    Warnings are logged for a model that predicts one label, unless thresholds will be fitted, and
-    for a metric that is undefined.
+    Warnings are logged for a model that predicts one label, unless it has thresholds, and for a
+    metric that is undefined.
 
     Args:
         model: the model, which is not changed.
@@ -106,22 +128,9 @@ def epoch_score(
         task: source of the validation examples.
         config: settings of the training.
     """
-    split, problem = task.choices, task.problem
-    classifier = as_classifier(model, tokenizer, task)
-    outputs, predictions = answers(classifier, split)
-    if not problem.has_thresholds:
-        warn_early(task, split, predictions, config)
-    elif len(fitting := _texts_of_thresholds(task)):
-        if not len(task.selection):
-            fitting = sample(fitting, TEXTS_TO_FIT, problem)
-        own = outputs if fitting == split else predict_outputs(classifier, fitting.examples)
-        found = np.array([*best_thresholds(task, own, fitting).values()])
-        moved = [each._replace(logits=(each.logits - found).astype(np.float32)) for each in outputs]
-        predictions = decoded(problem, moved, split.examples)
-    labels = task.labels
-    measured = score(
-        task.metric, split.label_ids, predictions, label_count=len(labels), labels=labels
-    )
+    measured, predictions = validated(model, tokenizer, task)
+    if not task.problem.has_thresholds:
+        warn_early(task, task.choices, predictions, config)
     if measured.undefined is not None:
         logger.warning(
             "task %s: so far there is no %s of the validation texts, which counts as 0: %s",
@@ -161,11 +170,15 @@ def fit_decoding(
         tokenizer: its tokenizer.
         task: fitted on its validation texts, or, without separate ones, on its training texts.
     """
-    split = (task.selection if len(task.selection) else task.train.labelled).first(TEXTS_TO_FIT)
+    split = _texts_to_fit(task)
     if not (unfitted(task) and len(split)):
         return unfitted(task)
     outputs = predict_outputs(as_classifier(model, tokenizer, task), split.examples)
     return task.problem.fit(outputs, split.examples, split.label_ids)
+
+
+def _texts_to_fit(task: Task) -> Split:
+    return (task.selection if len(task.selection) else task.train.labelled).first(TEXTS_TO_FIT)
 
 
 def unfitted(task: Task) -> Mapping[str, float]:

@@ -53,7 +53,8 @@ from distill.trained import (
     artifact_at,
     evaluated,
     final_score,
-    score_on,
+    unfitted,
+    validated,
     write_trained,
 )
 
@@ -118,13 +119,13 @@ def prune(
             description=f"prune {out.name}",
             target=target,
         )
-        before = score_on(unpruned.model, whole, task, task.choices)
+        before = validated(unpruned.model, whole, task)[0].value
         model, layers = without_some_layers(fewer_tokens, context)
         model, recovery, rounds = in_rounds(model, context)
         _check_drop(task.metric, before, rounds[-1].score, config)
-        fitted = parent.card.task.fitted  # `before`, as the rounds, is scored without
-        held_out = before
-        if fitted or task.chosen_on == "selection":  # else `before` is of the held-out texts
+        fitted = parent.card.task.fitted
+        held_out, is_refitted = before, task.problem.has_thresholds or unfitted(task)
+        if is_refitted or task.chosen_on == "selection":  # else `before` is of the held-out texts
             held_out = evaluated(unpruned.model, whole, task, task.dev, fitted)[0].value
         scores = final_score(model, tokenizer, task, score_before=held_out)
         _check_varied(scores, unpruned, whole, task, config)

@@ -41,7 +41,7 @@ from distill.pruning.latency import Target, fitting
 from distill.pruning.rescaling import rescale
 from distill.teachers.encoders import Teacher, on_device
 from distill.teachers.outputs import LOGITS, teacher_outputs, teacher_token_logits
-from distill.trained import epoch_score, score_on
+from distill.trained import epoch_score, validated
 
 RECOVERY = Phase("recovery", (SoftLabels(weight=1.0, temperature=1.0), HardLabels(weight=1.0)))
 """Losses of a pruned model: on its teacher's outputs, and on labels where texts have them."""
@@ -71,7 +71,7 @@ class PruningContext:
 
     def score(self, model: PreTrainedModel) -> float:
         """Return a model's score on the validation texts."""
-        return score_on(model, self.tokenizer, self.task, self.task.choices)
+        return validated(model, self.tokenizer, self.task)[0].value
 
     def scored_batches(self, device: torch.device) -> Iterator[TensorBatch]:
         """Yield a seeded sample of the labelled examples, in batches of similar length."""

@@ -44,7 +44,7 @@ from distill.finetuning.baseline import train_bag_of_words
 from distill.finetuning.config import BagOfWordsConfig, FinetuneConfig
 from distill.finetuning.finetune import finetune
 from distill.losses.signals import read_signals
-from distill.trained import best_threshold, epoch_score, fit_thresholds, score_on
+from distill.trained import best_threshold, epoch_score, evaluated, fit_thresholds
 from serve.client.endpoint import Classification
 from tests.fake_predictor import FakePredictor
 from tests.toys import number_task, set_task, tiny_bert, tiny_tokenizer, toy_task, write_model
@@ -410,12 +410,13 @@ def test_an_epoch_scores_as_it_would_with_its_thresholds(validation_texts: int) 
     task = replace(whole, train=whole.train.first(split), selection=whole.train.after(split))
     model = tiny_bert(len(tiny_tokenizer()), task.labels)
     settings = (model, tiny_tokenizer(), task)
-    plain, before = score_on(*settings, task.choices), model.classifier.bias.detach().clone()
+    before = model.classifier.bias.detach().clone()
+    plain, _ = evaluated(*settings, task.choices)
     fitted = epoch_score(*settings, FinetuneConfig())
     assert torch.equal(model.classifier.bias, before), "the training goes on from it"
     fit_thresholds(*settings)
-    assert fitted == pytest.approx({task.metric: score_on(*settings, task.choices)})
-    assert fitted != pytest.approx({task.metric: plain})
+    assert fitted == pytest.approx({task.metric: evaluated(*settings, task.choices)[0].value})
+    assert fitted != pytest.approx({task.metric: plain.value})
 
 
 def test_thresholds_of_an_epoch_are_fitted_on_few_training_texts(

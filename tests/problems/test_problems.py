@@ -38,6 +38,8 @@ from distill.distillation.config import DistillConfig
 from distill.distillation.distiller import distill
 from distill.pruning.config import PruneConfig
 from distill.pruning.pruner import prune
+from distill.teachers.encoders import load_classifier
+from distill.trained import evaluated, validated
 from export.bundle import bundle, single_file
 from export.config import PROGRAMS, BundleConfig, ExportConfig
 from export.exporter import export, write_onnx
@@ -244,13 +246,26 @@ def test_heads_and_neurons_are_pruned(
 def test_the_score_before_is_that_of_the_model_with_its_threshold(
     teacher: Artifact, task: Task, tmp_path: Path
 ) -> None:
-    record = teacher.card.task.model_copy(update={"fitted": {"no_answer": -1000.0}})
+    record = teacher.card.task.model_copy(update={"fitted": {"no_answer": 1000.0}})
     silent = replace(teacher, card=teacher.card.model_copy(update={"task": record}))
     config = PruneConfig(ffn=0.25, retraining_free=True, scored_texts=32, allow_constant=True)
     scores = prune(silent, task, config, tmp_path / "pruned").card.findings.scores
     assert scores is not None and scores.score_before == pytest.approx(
         evaluate(open_classifier(silent), task.dev, task.metric)[0].value
     )
+
+
+@pytest.mark.one_path
+@pytest.mark.parametrize("task", [QUESTION_ANSWERING.name], indirect=True)
+def test_an_epoch_of_questions_is_scored_with_its_threshold(
+    teacher: Artifact, task: Task, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, tokenizer = load_classifier(str(teacher.path), task.labels, task.problem)
+    settings, silent = (model, tokenizer, task), {"no_answer": 1000.0}
+    monkeypatch.setattr(type(task.problem), "fit", lambda *given: silent)
+    found, answered = validated(*settings)
+    assert not any(answered) and found.value < 0.5
+    assert found.value == evaluated(*settings, task.choices, silent)[0].value
 
 
 @pytest.mark.one_path

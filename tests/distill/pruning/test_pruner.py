@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace as Namespace
 from typing import Any
 
 import numpy as np
@@ -283,7 +284,7 @@ def test_what_no_pruning_reaches_is_refused_before_anything_is_computed(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for module, name in ((pruner, "score_on"), (rounds, "teacher_outputs")):
+    for module, name in ((pruner, "validated"), (rounds, "teacher_outputs")):
         monkeypatch.setattr(module, name, lambda *given: pytest.fail("too late"))
     config = PruneConfig(target_latency=20, layers=layers)
     said = rf"target_latency=20x.*each of its {4 - layers} layers the model is {best}x.*Ask for"
@@ -296,7 +297,7 @@ def test_a_drop_beyond_the_allowed_one_is_refused(
     trained_teacher: Artifact, task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = PruneConfig(heads=0.5, max_drop=0.5, **{**QUICK, "epochs": 1})
-    monkeypatch.setattr(pruner, "score_on", lambda *given: 0.91)
+    monkeypatch.setattr(pruner, "validated", lambda *given: (Namespace(value=0.91), None))
     monkeypatch.setattr(rounds, "epoch_score", lambda *given: {"accuracy": 0.9049})
     with pytest.raises(AccuracyError, match=r"lost 0\.51 points of accuracy.*max_drop=0.5 allows"):
         prune(trained_teacher, task, config, tmp_path / "pruned")

@@ -18,7 +18,7 @@ from bertender.training.examples import token_dataset
 from distill.pruning.cutting import Remaining, cut
 from distill.pruning.importance import gated
 from distill.pruning.rescaling import fold, rescale
-from distill.trained import score_on
+from distill.trained import evaluated
 from tests.distill.pruning.toys import everything, twice_as_wide, with_copied_parts
 from tests.toy_models import tiny_classifier
 from tests.toys import tiny_tokenizer
@@ -163,7 +163,7 @@ def test_planted_redundancy_is_worth_its_score(trained_teacher: Artifact, task: 
     texts = token_dataset(task.train, tokenizer)
     rescale(rescaled, whole, [texts.collate([texts[row] for row in range(48)])])
     score_whole, score_plain, score_rescaled = (
-        score_on(model, tokenizer, task, task.dev) for model in (whole, plain, rescaled)
+        evaluated(model, tokenizer, task, task.dev)[0].value for model in (whole, plain, rescaled)
     )
     assert score_plain < 0.9 * score_rescaled and score_rescaled == score_whole
 
