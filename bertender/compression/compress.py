@@ -9,6 +9,7 @@ teacher + task + CompressConfig
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -141,8 +142,8 @@ class Compression:
 
         Raises:
             ConfigError: as for `plan`.
-            RefusedError: no trained candidate is within the limits as measured,
-                and the saved report has the measurements.
+            RefusedError: no trained candidate is within the limits as measured; the saved report
+                has the measurements, and no model of an earlier run stays.
         """
         report = self.plan()
         save_result(report, self.out / REPORT)  # removes an earlier run's report
@@ -156,6 +157,9 @@ class Compression:
         done, best = finishing.first_that_holds(ranked)
         report = with_trained(report, done, chosen)
         if best is None:
+            # those of an earlier run, with other limits
+            shutil.rmtree(self.out / MODEL, ignore_errors=True)
+            (self.out / TABLE).unlink(missing_ok=True)
             report = report.model_copy(update={"verdict": "none holds"})
             save_result(report, self.out / REPORT)
             raise RefusedError(no_candidate_error(done, self.config))

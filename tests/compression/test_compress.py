@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from shutil import copytree
 
 import pytest
 from transformers import AutoConfig, AutoModel
 
 from bertender.comparison.records import Comparison
 from bertender.compression.candidates import Candidate, Start, starts_of
-from bertender.compression.compress import REPORT, TABLE, Compression
+from bertender.compression.compress import REPORT, TABLE, Compression, Finishing
 from bertender.compression.config import CompressConfig
 from bertender.compression.plan import NEAR
 from bertender.compression.report import MODEL, CompressionReport, sentence, serve_command
 from bertender.compression.training import probe_steps, student_steps
 from bertender.core.artifact import Artifact, copy_artifact, lineage
-from bertender.core.errors import ArtifactError, BertenderError, ConfigError
+from bertender.core.errors import ArtifactError, BertenderError, ConfigError, RefusedError
 from bertender.models.classifier import open_classifier
 from bertender.tasks.task import Task
 from bertender.text.tokenizer import load_tokenizer
@@ -114,6 +115,22 @@ def test_a_second_run_makes_nothing_again(
     again = _compression(trained, task, out, candidates=2).run()
     assert {path: path.stat().st_mtime_ns for path in out.rglob("*.safetensors")} == before
     assert (again.chosen, again.minutes) == (report.chosen, report.minutes)
+
+
+def test_no_model_of_other_limits_stays_where_none_is_within_these(
+    done: tuple[Path, CompressionReport],
+    trained: Artifact,
+    task: Task,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    out = copytree(done[0], tmp_path / "again")
+    monkeypatch.setattr(Finishing, "first_that_holds", lambda self, ranked: ([*ranked], None))
+    with pytest.raises(RefusedError):
+        _compression(trained, task, out, candidates=2).run()
+    report = CompressionReport.model_validate_json((out / REPORT).read_text())
+    assert report.verdict == "none holds"
+    assert not (out / MODEL).exists() and not (out / TABLE).exists()
 
 
 @pytest.mark.slow
