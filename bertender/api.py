@@ -673,6 +673,7 @@ def deploy(
         BusyError: another process deploys there.
         DeploymentError: the artifact does not load, or its predictions differ from those of its
             creation.
+        ServingError: the server has died meanwhile.
 
     Example:
         closed = {"http_port": 0, "metrics_port": 0, "admin_token_file": "token"}

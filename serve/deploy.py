@@ -69,8 +69,9 @@ def deploy(artifact: Artifact, to: str, config: DeployConfig) -> Deployment:
             for another task.
         BusyError: another process deploys there.
         DeploymentError: the candidate does not load, or its predictions are wrong. The served model
-            continues, and nothing of the candidate is left; if the server has died meanwhile, the
-            message says so, and which version is in its repository.
+            continues, and nothing of the candidate is left.
+        ServingError: the server has died meanwhile; the message says which version is in its
+            repository.
     """
     check_servable(artifact)
     golden = read_golden(artifact)
@@ -236,19 +237,20 @@ def _replace(target: Target, folder: ModelFolder, artifact: Artifact) -> int:
 
 def _refused(
     target: Target, folder: ModelFolder, artifact: Artifact, reason: str
-) -> DeploymentError:
-    """Return an error that describes the present state."""
+) -> DeploymentError | ServingError:
+    """Return an error that describes the present state: a ServingError where the server has
+    gone."""
     refusal = f"{artifact.place} does not take the place of {folder.name!r}"
     try:
         version = folder.served
     except OSError:
-        return DeploymentError(
+        return ServingError(
             f"{refusal}: {reason} Its repository {target.repository} is gone, as that of a server "
             "that has ended. Start `bertender serve` again."
         )
     if target.is_answered(folder):
         return DeploymentError(f"{refusal}, version {version}, which goes on: {reason}")
-    return DeploymentError(
+    return ServingError(
         f"{refusal}: {reason} The server does not respond with another version either. Its "
         f"repository {target.repository} has version {version}, with which it may be started "
         "again."

@@ -35,6 +35,7 @@ from bertender.core.errors import (
     BusyError,
     ConfigError,
     DeploymentError,
+    ServingError,
     nearest_hint,
 )
 from bertender.core.files import replacing, replacing_directory
@@ -99,7 +100,7 @@ class Target:
         self.repository = repository
 
     def check_address(self) -> None:
-        """Raise DeploymentError where another process may listen at the server's address."""
+        """Raise ServingError where another process may listen at the server's address."""
 
     def prepare(self, folder: ModelFolder) -> None:
         """Remove the remains of a killed deployment from the server."""
@@ -284,9 +285,9 @@ def _settings(folder: ModelFolder) -> ServeConfig:
 
 
 def check_listening(server: RunningServer) -> None:
-    """Raise DeploymentError where another process could receive the token or golden texts."""
+    """Raise ServingError where another process could receive the token or golden texts."""
     if not is_listening(server):
-        raise DeploymentError(
+        raise ServingError(
             f"the server does not listen at {server.url}: it has ended or is being restarted, and "
             "another process may listen there. Nothing was sent to it. Try again when the server "
             "is ready."

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bertender.core.errors import DeploymentError
+from bertender.core.errors import ServingError
 from serve.deploy import deploy
 from serve.server.targets import ModelControl
 from tests.serve.deployment.conftest import (
@@ -101,7 +101,7 @@ def test_a_server_that_dies_at_the_switch_is_not_said_to_go_on(
     with deployable(versions.old, tmp_path) as running:
         before = snapshot(running.server.repository)
         dies_at_the_switch(running, monkeypatch, lambda: None)
-        with pytest.raises(DeploymentError, match=r"does not respond.* has version 1") as caught:
+        with pytest.raises(ServingError, match=r"does not respond.* has version 1") as caught:
             deploy(versions.new, running.server.http_url, running.config)
         assert "goes on" not in str(caught.value)
         assert snapshot(running.server.repository) == before
@@ -114,6 +114,6 @@ def test_a_server_that_takes_its_repository_along_is_named(
     with deployable(versions.old, tmp_path) as running:
         gone = running.server.repository
         dies_at_the_switch(running, monkeypatch, lambda: shutil.rmtree(gone))
-        with pytest.raises(DeploymentError, match=r"models is gone.*bertender serve. again"):
+        with pytest.raises(ServingError, match=r"models is gone.*bertender serve. again"):
             deploy(versions.new, running.server.http_url, running.config)
         assert not gone.exists()

@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from bertender.core.artifact import read_golden
-from bertender.core.errors import DeploymentError
+from bertender.core.errors import DeploymentError, ServingError
 from bertender.problems.single_label_classification import SINGLE_LABEL
 from serve.deploy import ask_golden, deploy
 from serve.server.targets import Place
@@ -94,7 +94,7 @@ def taken_over(running: Deployable) -> Iterator[socket.socket]:
 @pytest.mark.slow
 def test_a_stranger_at_the_port_gets_no_token(versions: Versions, tmp_path: Path) -> None:
     with deployable(versions.old, tmp_path) as running, taken_over(running) as stranger:
-        with pytest.raises(DeploymentError, match=r"does not listen at .* Nothing was sent to it"):
+        with pytest.raises(ServingError, match=r"does not listen at .* Nothing was sent to it"):
             deploy(versions.new, running.server.http_url, running.config)
         with pytest.raises(TimeoutError):
             stranger.accept()
@@ -108,7 +108,7 @@ def test_each_golden_text_is_for_the_server_alone(versions: Versions, tmp_path: 
     def check() -> None:
         asked.append(len(asked))
         if len(asked) == 2:
-            raise DeploymentError("another process may listen there")
+            raise ServingError("another process may listen there")
 
     texts = dict(enumerate(read_golden(versions.old).texts[:3]))
     with deployable(versions.old, tmp_path) as running:
