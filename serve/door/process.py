@@ -34,7 +34,7 @@ from serve.door.grpc_front import grpc_server, listen
 from serve.door.http import http_app, metrics_app
 from serve.door.http_server import HttpServer, http_server
 from serve.door.service import Door, DoorSettings
-from serve.door.watch import Patience, WatchedEngine
+from serve.door.watch import Heartbeat, Patience, WatchedEngine
 from serve.page import Page
 from serve.server.addresses import is_loopback, listening_error, with_ports
 from serve.server.supervisor import HURRYING, STOPPING
@@ -76,7 +76,12 @@ def run(serving: Coroutine[Any, Any, None]) -> None:
     # glibc would adapt to the first large body, and keep the memory of later ones
     set_allocator(M_MMAP_THRESHOLD, LARGE_BYTES)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(serving)
+        runner.run(_alive(serving))
+
+
+async def _alive(serving: Coroutine[Any, Any, None]) -> None:
+    async with Heartbeat():
+        await serving
 
 
 class Process:

@@ -2,16 +2,21 @@
 
 A hanging server looks alive: its ports are open, and it may report that it is ready. So the watch
 sends golden texts through the engine, like any caller. Time for which the door itself is stopped,
-for example by SIGSTOP, does not count.
+for example by SIGSTOP, does not count. Where the door's own event loop hangs, `Heartbeat` ends the
+process, so that a service manager starts it again.
 """
 
 from __future__ import annotations
 
 import asyncio
+import faulthandler
 import itertools
 import logging
+import os
+import threading
 from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -295,3 +300,45 @@ def _is_well(question: asyncio.Task[tuple[Tensor, ...]]) -> bool:
     if error is not None:
         logger.error("the watch's probe failed", exc_info=error)
     return error is None
+
+
+class Heartbeat:
+    """Ends the process if its event loop hangs inside an `async with` block.
+
+    A thread counts its own rounds without a beat of the loop: while the process is stopped, it
+    counts none.
+
+    Args:
+        hung_s: seconds without a beat.
+        every_s: seconds between beats, and between rounds.
+    """
+
+    def __init__(self, hung_s: float = 30.0, every_s: float = 1.0) -> None:
+        self.hung_s = hung_s
+        self.every_s = every_s
+        self.beats = 0
+        self.ended = threading.Event()
+
+    async def __aenter__(self) -> None:
+        self.task = asyncio.create_task(self._beat())
+        threading.Thread(target=self._watch, name="heartbeat", daemon=True).start()
+
+    async def __aexit__(self, *error: object) -> None:
+        self.ended.set()
+        self.task.cancel()
+
+    async def _beat(self) -> None:
+        while True:
+            self.beats += 1
+            await asyncio.sleep(self.every_s)
+
+    def _watch(self) -> None:
+        seen, silent_s = 0, 0.0
+        while not self.ended.wait(self.every_s):
+            silent_s = silent_s + self.every_s if self.beats == seen else 0.0
+            seen = self.beats
+            if silent_s >= self.hung_s:
+                logger.critical("the server's event loop hangs, so the server ends. It was here:")
+                with suppress(Exception):  # there is no standard error
+                    faulthandler.dump_traceback()
+                os._exit(1)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 from collections.abc import Mapping
 
 import numpy as np
@@ -236,3 +238,31 @@ def test_without_restarts_its_first_end_is_the_end() -> None:
         await engine.stop()
 
     asyncio.run(run())
+
+
+BEATING = """
+import asyncio, time
+from serve.door.watch import Heartbeat
+
+async def main() -> None:
+    async with Heartbeat(hung_s=0.4, every_s=0.05):
+        await asyncio.sleep(0.6)
+        print("beats", flush=True)
+        {hang}
+    time.sleep(0.6)
+    print("ended", flush=True)
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.fault("the door's own event loop hangs", "it ends, for a service manager to start it")
+@pytest.mark.parametrize(
+    ("hang", "printed"), [("time.sleep(5)", "beats"), ("time.sleep(0.1)", "beats ended")]
+)
+def test_a_door_whose_event_loop_hangs_ends(hang: str, printed: str) -> None:
+    script = [sys.executable, "-c", BEATING.format(hang=hang)]
+    done = subprocess.run(script, capture_output=True, text=True, timeout=30, check=False)
+    assert " ".join(done.stdout.split()) == printed
+    assert done.returncode == (0 if "ended" in printed else 1)
+    assert ("in main" in done.stderr) == ("ended" not in printed), "where it hung"
