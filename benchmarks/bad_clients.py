@@ -65,7 +65,7 @@ def run(
 ) -> None:
     """Measure good requests while bad clients act."""
     model, pins, texts = servers.servable(artifact), servers.pins_of(pin), servers.texts_of(task)
-    rows, rate = [], SHARE * limit
+    rows, rate = list[harness.Row](), SHARE * limit
     with (
         harness.watched(noisy, out) as meter,
         servers.endpoint(model, texts, pins, over_http=True, server=server) as (running, asked),
@@ -76,13 +76,10 @@ def run(
             # every round has another order
             for kind in map(str, np.random.default_rng(number).permutation([*KINDS])):
                 alone = asked.at_rate(rate, seconds, warmup_s=0.2)
-                before = sum(servers.memory_of(running).values())
                 with servers.pinned(pins.generator), acting(kind, place) as responses:
                     meanwhile = asked.at_rate(rate, seconds, warmup_s=0.2)
-                row: harness.Row = {"kind": kind, "round": number, "alone": servers.outcomes(alone)}
-                row |= {"meanwhile": servers.outcomes(meanwhile), "responses": dict(responses)}
-                row["grown_bytes"] = sum(servers.memory_of(running).values()) - before
-                rows.append(row)
+                parts = {"alone": servers.outcomes(alone), "meanwhile": servers.outcomes(meanwhile)}
+                rows.append({"kind": kind, "round": number, **parts, "responses": dict(responses)})
     about = {**servers.facts_of(model), "server": server, "limit": {"rate": limit}, "rate": rate}
     harness.record("bad-clients", rows, out, meter.load, **about)
 
@@ -236,25 +233,26 @@ KINDS: Mapping[str, Act] = {
 
 
 def table(runs: Sequence[harness.Run]) -> Table:
-    """Outcome of bad requests, and the p99 of good ones alone and meanwhile."""
-    (result,) = runs
-    kinds = harness.grouped(result.rows, "kind")
-    rows = [_row(kind, kinds[kind]) for kind in KINDS if kind in kinds]
+    """Outcome of bad requests, and by server the p99 of good ones alone, and how it changes."""
+    groups = [harness.grouped(run.rows, "kind") for run in runs]
+    rows = []
+    for kind in filter(groups[0].__contains__, KINDS):
+        got = sum((Counter(turn["responses"]) for turn in groups[0][kind]), Counter[str]())
+        rows.append([kind, ", ".join(got), *(cell for own in groups for cell in _cells(own[kind]))])
+    rates = " and ".join(f"{run.about['rate']:.0f}" for run in runs)
     note = (
-        f"{result.about['precision']}; good single texts over HTTP at {result.about['rate']:.0f} "
-        "requests a second, 40 % of the limit; geometric means over 5 turns, brackets are 95 % "
-        f"intervals. {machine(result)}, one core."
+        f"{runs[0].about['precision']}; good single texts over HTTP at {rates} requests a second, "
+        "40 % of the limit; geometric means over 5 turns, brackets are 95 % intervals. "
+        f"{machine(runs[0])}, one core."
     )
-    headings = ["Bad clients", "Outcome", "p99 alone, ms", "p99 meanwhile, ms", "Ratio"]
-    return Table(headings, rows, note)
+    shown = (f"{run.about['server']}: {each}" for run in runs for each in ("p99, ms", "ratio"))
+    return Table(["Bad clients", "Outcome", *shown], rows, note)
 
 
-def _row(kind: str, turns: Sequence[harness.Row]) -> list[str]:
-    got = sum((Counter(turn["responses"]) for turn in turns), Counter[str]())
+def _cells(turns: Sequence[harness.Row]) -> list[str]:
     alone, meanwhile = ([turn[part]["p99_ms"] for turn in turns] for part in ("alone", "meanwhile"))
     if None in (*alone, *meanwhile):  # more than 1 % of good requests have no response
-        return [kind, ", ".join(got), DASH, DASH, DASH]
+        return [DASH, DASH]
     ratio = ratio_over(alone, meanwhile)
-    means = (two(statistics.geometric_mean(values)) for values in (alone, meanwhile))
-    shown = f"{two(ratio.value)} [{two(ratio.low)}, {two(ratio.high)}]"
-    return [kind, ", ".join(got), *means, shown]
+    bounds = f"[{two(ratio.low)}, {two(ratio.high)}]"
+    return [two(statistics.geometric_mean(alone)), f"{two(ratio.value)} {bounds}"]

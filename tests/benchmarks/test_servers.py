@@ -183,4 +183,4 @@ def test_a_start_is_timed(
     (run,) = read_runs(tmp_path / "startup.json")
     roles = {each["role"] for each in run.rows[0]["memory"]}
     assert {"command", "server", "stub"} <= roles
-    assert startup.table([run]).rows[0][0] == "Ready"
+    assert startup.table([run]).rows[0][0] == "`--server triton`"
