@@ -269,10 +269,15 @@ def site(tmp_path: Path) -> Iterator[tuple[Path, str]]:
 
 @needs_node
 @pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium")
+@pytest.mark.parametrize("scheme", [None, *quick(["dynamic", "static", "four-bit"], "dynamic")])
 def test_the_page_answers_and_checks_itself(
-    exported: Artifact, task: Task, site: tuple[Path, str], tmp_path: Path
+    scheme: str | None, exported: Artifact, task: Task, site: tuple[Path, str], tmp_path: Path
 ) -> None:
+    """By the kernels of WebAssembly, whose 8 bits are not those of another CPU."""
     folder, address = site
+    if scheme is not None:
+        config = config_of(scheme=scheme, target=HERE, parity_texts=8)
+        exported = quantize(exported, task, config, tmp_path / "small")
     written = bundled(exported, task, tmp_path / "out", to="browser")
     shutil.copytree(written.path, folder, dirs_exist_ok=True)
     (folder / "node_modules").symlink_to(NODE_MODULES.resolve())
