@@ -315,7 +315,11 @@ def api_key_command() -> Callable[..., None]:
             ),
         ] = None,
         tokens_per_second: Annotated[
-            float | None, typer.Option(min=1e-3, help="most tokens a second; by default any number")
+            float | None,
+            typer.Option(
+                min=1e-3,
+                help="most tokens a second, one for 4 bytes of text; by default any number",
+            ),
         ] = None,
         as_json: JsonFlag = False,
     ) -> None:
