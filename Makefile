@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 # of transformers before 5
 BEFORE_5 := .venv-4.57
 
-.PHONY: demo test test-slow test-4.57 quick docs lint ruff format types layers install outdated clean
+.PHONY: demo test test-slow test-4.57 test-slow-4.57 quick docs lint ruff format types layers install outdated clean
 
 install: $(VENV)/.installed
 
@@ -57,8 +57,13 @@ OF_A_MAJOR := tests/models tests/export/test_onnx_export.py tests/export/test_op
 	tests/text/test_tokenizer_file.py tests/training/test_learning_rates.py tests/test_compatibility.py \
 	tests/test_families_and_steps.py tests/problems/test_problems.py::test_optimum_reads_starts_and_ends
 
+PYTEST_4 := OMP_NUM_THREADS=1 $(BEFORE_5)/bin/pytest --numprocesses 3 --dist loadfile
+
 test-4.57: $(BEFORE_5)/.installed
-	OMP_NUM_THREADS=1 $(BEFORE_5)/bin/pytest --numprocesses 3 --dist loadfile -m 'not slow and not server' $(OF_A_MAJOR)
+	$(PYTEST_4) -m 'not slow and not server' $(OF_A_MAJOR)
+
+test-slow-4.57: $(BEFORE_5)/.installed
+	$(PYTEST_4) -m 'slow and not server' $(OF_A_MAJOR)
 
 $(BEFORE_5)/.installed: pyproject.toml constraints-4.57.txt
 	$(PYTHON) -m venv $(BEFORE_5)
