@@ -292,6 +292,8 @@ def write_traced(model: PreTrainedModel, names: Sequence[str], path: Path, opset
                 opset_version=opset,
                 dynamo=False,  # its graphs have the patterns that fusions recognise
             )
+        except OSError:  # a full disk says nothing about the architecture
+            raise
         except Exception as error:  # an unknown architecture may raise any error
             raise _not_exported(model, str(error).strip().split("\n")[0]) from error
 

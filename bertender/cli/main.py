@@ -10,6 +10,7 @@ import functools
 import importlib.util
 import logging
 import os
+import re
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping
@@ -29,6 +30,9 @@ logger = logging.getLogger(__name__)
 
 INTERRUPTED = 130
 """Exit status of a shell for a command interrupted by Ctrl-C."""
+
+OF_THE_SYSTEM = re.compile(r"\(os error \d+\)")
+"""End of the system's errors in safetensors and tokenizers, whose exceptions are no OSError."""
 
 MAKE, MEASURE, SERVE, LOOK_UP = "Make", "Measure", "Serve", "Look up"
 
@@ -152,7 +156,9 @@ def _guarded(name: str) -> Callable[..., None]:
             raise typer.Exit(error.exit_code) from None
         except BrokenPipeError:  # typer ends quietly when the reader of our output closes it
             raise
-        except OSError as error:  # a full disk, or an unwritable directory
+        except Exception as error:  # a full disk, or an unwritable directory
+            if not isinstance(error, OSError) and not OF_THE_SYSTEM.search(str(error)):
+                raise
             logger.info("where it happened", exc_info=True)
             _complain(f"{error}; put that right and run the same command again")
             raise typer.Exit(BertenderError.exit_code) from None

@@ -51,7 +51,12 @@ class OpenVinoFolder(Program):
         copy_companions(source, folder)
         model = openvino.Core().read_model(str(onnx_file(source)))
         # else float32 weights would be rounded to float16
-        openvino.save_model(model, str(folder / XML_NAME), compress_to_fp16=False)
+        try:
+            openvino.save_model(model, str(folder / XML_NAME), compress_to_fp16=False)
+        except RuntimeError as error:  # it names neither the file nor the reason
+            raise OSError(
+                f"OpenVINO cannot write {XML_NAME} into {folder}: {error}. Is the disk full?"
+            ) from None
 
     def open(self, source: Artifact, folder: Path, parameters: int, name: str) -> Classifier:
         predictor = RUNTIMES[RUNTIME].open(folder / XML_NAME)

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 import typer
+from safetensors import SafetensorError
 from typer.testing import Result
 
 from bertender.cli import looking_up
@@ -244,6 +245,10 @@ def refusals() -> list[type[BertenderError]]:
         (ConfigError("a [bold] value"), 2, "error: a [bold] value"),
         *((kind("it says no"), 1, "error: it says no") for kind in refusals()),
         (OSError(28, "No space left on device", "/full"), 2, "No space left on device: '/full'"),
+        (
+            SafetensorError("Error while serializing: I/O error: File too large (os error 27)"),
+            *(2, "File too large (os error 27); put that right"),
+        ),
         (KeyboardInterrupt(), 130, "run the same command again"),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else "",

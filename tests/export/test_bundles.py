@@ -14,6 +14,7 @@ from dataclasses import replace
 from http.server import SimpleHTTPRequestHandler
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -64,6 +65,16 @@ def test_openvino_opens_the_folder_with_equal_outputs(
     assert np.abs(logits - expected).max() < 1e-4
     assert {"config.json", "tokenizer.json", "openvino_model.bin"} <= written.card.files.keys()
     assert "model.onnx" not in written.card.files
+
+
+def test_openvino_on_a_full_disk(
+    exported: Artifact, task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full = Mock(side_effect=RuntimeError("basic_ios::clear: iostream error"))
+    monkeypatch.setattr(import_openvino(), "save_model", full)
+    with pytest.raises(OSError, match=r"cannot write openvino_model.xml .* Is the disk full\?"):
+        bundled(exported, task, tmp_path / "out", to="openvino")
+    assert not (tmp_path / "out").exists()
 
 
 def test_the_folder_of_a_browser_is_that_of_transformers_js(

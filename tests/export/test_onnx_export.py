@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from errno import ENOSPC
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import onnx
@@ -440,3 +442,13 @@ def test_an_architecture_without_an_export_is_refused(task: Task, tmp_path: Path
     assert expected
     with pytest.raises(ModelError, match="'fnet' model cannot be exported"):
         check_architecture(expected.model, ExportConfig())  # before it is trained, say
+
+
+def test_a_full_disk_is_not_the_architecture_s_fault(
+    teacher: Artifact, task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full = Mock(side_effect=OSError(ENOSPC, "No space left on device"))
+    monkeypatch.setattr(torch.onnx, "export", full)
+    with pytest.raises(OSError, match="No space left"):
+        export(teacher, task, ExportConfig(), tmp_path / "onnx")
+    assert not (tmp_path / "onnx").exists()
