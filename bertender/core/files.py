@@ -27,7 +27,11 @@ def unusable_parent(path: Path) -> Path | None:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Yield a temporary file that becomes `path` when the block succeeds, and else is removed."""
+    """Yield a temporary file that becomes `path` when the block succeeds, and else is removed.
+
+    A link stays, and the file that it leads to is replaced.
+    """
+    path = path.resolve()
     path.parent.mkdir(parents=True, exist_ok=True)
     _sweep_leftovers(path)
     descriptor, name = tempfile.mkstemp(prefix=_draft_prefix(path), dir=path.parent)
@@ -136,6 +140,11 @@ def check_savable(flag: str, out: Path | None, kind: str) -> None:
         return
     if out.is_dir():
         raise ConfigError(f"{flag} {out} is a directory; give the name of a {kind} file.")
+    if out.exists() and not out.is_file():  # a rename would put a file in its place
+        raise ConfigError(
+            f"{flag} {out} is a device or a pipe, and a file is written there whole or not at all; "
+            f"give the name of a {kind} file."
+        )
     if nearest := unusable_parent(out):
         raise ConfigError(
             f"{flag} {out} cannot be written: {nearest} is not a folder that this user may write "

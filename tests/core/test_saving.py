@@ -39,3 +39,20 @@ def test_a_folder_of_somebody_else_is_refused(
     monkeypatch.setattr(os, "access", lambda path, mode: path != tmp_path)
     with pytest.raises(ConfigError, match=f"cannot be written: {tmp_path} is not a folder that"):
         check_savable("--out", tmp_path / "result.json", "JSON")
+
+
+def test_a_pipe_or_a_device_stays_one(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with pytest.raises(ConfigError, match=f"--out {pipe} is a device or a pipe.*give the name of"):
+        check_savable("--out", pipe, "JSON")
+
+
+def test_a_link_stays_and_its_file_is_replaced(tmp_path: Path) -> None:
+    (tmp_path / "dated").mkdir()
+    file, link = tmp_path / "dated" / "result.json", tmp_path / "latest.json"
+    link.symlink_to(file)
+    for text in ("first", "second"):
+        save_text(text, link)
+        assert link.is_symlink() and file.read_text() == text
+    assert [each.name for each in file.parent.iterdir()] == [file.name]
