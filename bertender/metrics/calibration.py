@@ -59,7 +59,8 @@ def fit_line(logits: FloatArray, truth: BoolArray) -> tuple[float, float]:
     """Return slope and shift for one label's logits (texts,), by logistic regression.
 
     The targets are Platt's, (n+ + 1) / (n+ + 2) and 1 / (n- + 2), so that the slope stays finite if
-    the logit separates the classes.
+    the logit separates the classes. The slope is 0 or more, as of an isotonic curve: else a text
+    with the label would be less probable than one without it.
     """
     from sklearn.linear_model import LogisticRegression
 
@@ -71,6 +72,9 @@ def fit_line(logits: FloatArray, truth: BoolArray) -> tuple[float, float]:
     rows = np.concatenate([logits, logits])[:, None]
     classes = np.repeat([1, 0], len(logits))
     model.fit(rows, classes, sample_weight=np.concatenate([target, 1 - target]))
+    if model.coef_[0, 0] < 0:  # the loss is convex: of the slopes allowed, 0 has the least
+        mean = float(target.mean())
+        return 0.0, float(np.log(mean / (1 - mean)))
     return float(model.coef_[0, 0]), float(model.intercept_[0])
 
 

@@ -84,6 +84,14 @@ def test_a_line_of_a_logit_that_separates_labels_has_an_end() -> None:
     assert shift == pytest.approx(0, abs=1e-3)
 
 
+def test_a_line_never_falls() -> None:
+    """Of a logit that is larger without the label, the share of texts with it is all one knows."""
+    logits = np.linspace(-1, 1, 40)
+    slope, shift = fit_line(logits, logits < -0.5)
+    assert slope == 0
+    assert 1 / (1 + np.exp(-shift)) == pytest.approx(0.25, abs=0.02)
+
+
 def test_an_isotonic_curve_rises_and_is_never_certain() -> None:
     logits = np.array([-3.0, -2.0, -1.0, 0.0, 1.0, 2.0])
     points = fit_points(logits, np.array([False, False, True, False, True, True]))
