@@ -250,8 +250,9 @@ def saved_in(sources: Sequence[str]) -> Path | None:
         ConfigError: a file or a run's folder is given with other sources; or a run has no
             comparison, or several.
     """
-    saved = [path for path in map(Path, sources) if path.is_file() and path.suffix == ".json"]
-    runs = [path for path in map(Path, sources) if is_run(path)]
+    paths = [*map(Path, sources)]
+    saved = [path for path in paths if path.suffix == ".json" and not path.is_dir()]
+    runs = [path for path in paths if is_run(path)]
     if not (saved or runs):
         return None
     if len(sources) > 1:

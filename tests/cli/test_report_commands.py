@@ -80,6 +80,7 @@ def test_what_is_no_source_is_refused(run_folder: Path, made: Made, tmp_path: Pa
     for name in ("one.json", "two.json"):
         shutil.copy(run_folder / "table.json", twice / name)
     assert "several tables" in fail("report", twice, *html)
+    assert "nowhere.json is not a saved comparison" in fail("report", "nowhere.json", *html)
     (tmp_path / "other.json").write_text(json.dumps({"a": 1}))
     assert "is not a saved comparison" in fail("report", tmp_path / "other.json", *html)
     assert "is not a saved analysis" in fail("report", run_folder, *html, "--analysis", tmp_path)
