@@ -38,6 +38,7 @@ from bertender.scoring.texts import (
     checked,
     files_of,
     state_of,
+    types_of,
 )
 from bertender.tasks.rows import SkippedRows, stop, write_jsonl, write_parquet
 from bertender.tasks.teacher_files import COMPLETE, MANIFEST, PREDICTED
@@ -90,6 +91,8 @@ class Job:
     manifest: Manifest
     scorer: Scorer
     reader: PartReader
+    types: Mapping[str, Any]
+    """Arrow types of the source's columns, where its files have none and the parts do."""
 
     @classmethod
     def begin(
@@ -145,6 +148,7 @@ class Job:
                 config.texts_per_part,
                 config.skip_bad_rows,
             ),
+            types_of(files) if config.format == "parquet" else {},
         )
 
     def own_parts(self) -> list[int]:
@@ -232,7 +236,7 @@ class Job:
                 if self.config.format == "jsonl":
                     write_jsonl(draft, rows)
                 else:
-                    write_parquet(draft, rows, {**part.types, **types})
+                    write_parquet(draft, rows, {**self.types, **part.types, **types})
         except DataError as error:
             raise DataError(f"{path.name}: {error}") from None
         return path.stat().st_size

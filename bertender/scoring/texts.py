@@ -24,6 +24,7 @@ from bertender.tasks.rows import (
     Row,
     SkippedRows,
     Table,
+    arrow_types,
     lines_of,
     open_table,
     stop,
@@ -35,6 +36,7 @@ logger = logging.getLogger(__name__)
 TEXT = "text"
 """The column of a file with one text per line."""
 PATTERN = frozenset("*?[")
+JSON = frozenset((".json", ".jsonl"))
 SUFFIXES = (*READERS, *NESTED, *LINES, *(f"{suffix}.xz" for suffix in READERS))
 
 
@@ -102,6 +104,17 @@ def open_source(path: Path, bad: OnBadRow = stop) -> Table:
             yield Row(place, {TEXT: line.strip()})
 
     return Table(path, (TEXT,), rows, bad)
+
+
+def types_of(files: Sequence[Path]) -> Mapping[str, Any]:
+    """Return the Arrow types of the columns of all JSON files, whose parts alone may have others.
+
+    Raises:
+        DataError: a column has values of several types.
+    """
+    nested = [path for path in files if JSON & {each.lower() for each in path.suffixes}]
+    tables = (open_source(path, lambda error: None) for path in nested)
+    return arrow_types(row.values for table in tables for row in table.rows(table.columns))
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import accumulate, chain
+from itertools import accumulate, chain, islice
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Literal, Protocol
 
@@ -559,7 +559,7 @@ def write_parquet(path: Path, rows: Rows, types: Mapping[str, Any] | None = None
     Args:
         path: the file.
         rows: missing columns become null.
-        types: Arrow types of columns, by name; others are inferred.
+        types: Arrow types of columns, by name, which are written in any case; others are inferred.
 
     Raises:
         DataError: a column has values of several types.
@@ -567,19 +567,52 @@ def write_parquet(path: Path, rows: Rows, types: Mapping[str, Any] | None = None
     import pyarrow  # here, so that commands on command-line texts start without it
     import pyarrow.parquet
 
-    columns = {}
-    for name in dict.fromkeys(name for row in rows for name in row):
-        values = [row.get(name) for row in rows]
-        try:
-            column = pyarrow.array(values, (types or {}).get(name))
-        except (pyarrow.ArrowException, TypeError, ValueError, OverflowError) as error:
-            raise DataError(
-                f"column {name!r} has values of several types, which Parquet does not allow: "
-                f"{error}. Give --format jsonl, or leave the column out of the file."
-            ) from None
+    columns = _arrow_columns(rows, types or {})
+    for name, column in columns.items():
         # an empty column usually has the type of other parts
         columns[name] = column.cast(pyarrow.string()) if column.type == pyarrow.null() else column
     pyarrow.parquet.write_table(pyarrow.table(columns), path)
+
+
+def arrow_types(rows: Iterator[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the Arrow type of each column over all rows, read as a stream; text for one without
+    values.
+
+    Raises:
+        DataError: a column has values of several types.
+    """
+    import pyarrow
+
+    schema = pyarrow.schema([])
+    while some := [*islice(rows, ROWS_AT_ONCE)]:
+        found = pyarrow.table(_arrow_columns(some, {})).schema
+        try:
+            schema = pyarrow.unify_schemas([schema, found], promote_options="permissive")
+        except pyarrow.ArrowException as error:
+            raise _several_types(str(error)) from None
+    empty, text = pyarrow.null(), pyarrow.string()
+    return {each.name: text if each.type == empty else each.type for each in schema}
+
+
+def _arrow_columns(rows: Rows, types: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the Arrow array of each column; missing values become null."""
+    import pyarrow
+
+    columns = {}
+    for name in dict.fromkeys((*types, *(name for row in rows for name in row))):
+        values = [row.get(name) for row in rows]
+        try:
+            columns[name] = pyarrow.array(values, types.get(name))
+        except (pyarrow.ArrowException, TypeError, ValueError, OverflowError) as error:
+            raise _several_types(f"{name!r}: {error}") from None
+    return columns
+
+
+def _several_types(reason: str) -> DataError:
+    return DataError(
+        f"a column has values of several types, which Parquet does not allow: {reason}. Give "
+        "--format jsonl, or leave the column out of the file."
+    )
 
 
 ROW_WRITERS: Mapping[str, Callable[[Path, Rows], None]] = {

@@ -341,6 +341,33 @@ def test_sets_have_a_probability_for_each_label(tmp_path: Path) -> None:
     assert str(whole.schema.field("predicted").type).startswith("list<") and len(whole) == 8
 
 
+@pytest.mark.parametrize("at_once", [1, 3])
+def test_parts_of_json_rows_have_the_same_types(
+    at_once: int, teacher: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some values are missing in a part, or whole numbers there alone."""
+    monkeypatch.setattr("bertender.tasks.rows.ROWS_AT_ONCE", at_once)
+    own = [
+        {"text": "apple", "stars": 4, "votes": None, "tags": [], "more": {"a": 1}},
+        {"text": "pear", "stars": 4.5, "votes": 3, "tags": ["x"], "more": {"b": "y"}},
+        {"text": "plum", "stars": None, "votes": 1, "tags": None},
+    ]
+    source = tmp_path / "texts.jsonl"
+    source.write_text("".join(json.dumps(each) + "\n" for each in own))
+    out = tmp_path / "out"
+    scored(teacher, source, out, format="parquet", texts_per_part=1)
+    whole = pyarrow.dataset.dataset(out, format="parquet").to_table()
+    assert whole["stars"].to_pylist() == [4.0, 4.5, None]
+    assert whole["votes"].to_pylist() == [None, 3, 1]
+    assert whole["tags"].to_pylist() == [[], ["x"], None]
+    assert whole["more"].to_pylist()[0] == {"a": 1, "b": None}
+    schemas = {pyarrow.parquet.read_schema(each) for each in out.glob("part-*")}
+    assert len(schemas) == 1
+    source.write_text('{"text": "apple", "v": 1}\n{"text": "pear", "v": "one"}\n')
+    with pytest.raises(DataError, match="values of several types, which Parquet does not allow"):
+        scored(teacher, source, tmp_path / "other", format="parquet", texts_per_part=1)
+
+
 def test_a_scorer_is_opened_where_it_is_asked(teacher: Artifact, texts: list[str]) -> None:
     scorer = Scorer(teacher, prefix="my_")
     found = scorer(texts)
