@@ -31,7 +31,7 @@ from bertender.metrics.calibration import (
 )
 from bertender.metrics.metric import FloatArray, IntArray
 from bertender.problems.problem import Outputs, Problem
-from bertender.tasks.task import Split, Task
+from bertender.tasks.task import Split, Task, with_labels_of
 
 logger = logging.getLogger(__name__)
 
@@ -110,14 +110,14 @@ def calibrate(artifact: Artifact, task: Task, config: CalibrateConfig, out: Path
     An existing calibration is replaced.
 
     Raises:
-        ConfigError: the kind of problem has no probabilities or not this method; or there are no
-            validation texts.
+        ConfigError: the kind of problem has no probabilities or not this method; or the task has
+            other labels than the model, or no validation texts.
     """
     from bertender.comparison.accuracy import predict_outputs
     from bertender.models.classifier import open_classifier
 
     plain = artifact.uncalibrated
-    task.check_problem(plain)
+    task = with_labels_of(task, plain)
     method = _method(task, config)
     if not len(task.selection):
         raise ConfigError(

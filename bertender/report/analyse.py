@@ -45,7 +45,7 @@ from bertender.report.attention import (
 from bertender.report.config import AnalyseConfig
 from bertender.report.similarity import Similarities
 from bertender.tasks.loading import sample
-from bertender.tasks.task import Split, Task
+from bertender.tasks.task import Split, Task, with_labels_of
 from bertender.text.batch import Batch, length_buckets
 from bertender.text.tokenizer import load_tokenizer
 from bertender.training.examples import token_dataset
@@ -73,10 +73,13 @@ def analyse(artifact: Artifact, task: Task, config: AnalyseConfig) -> Analysis:
     Raises:
         ModelError: the artifact is not a PyTorch model, or its architecture is not a row of
             FAMILIES.
+        ConfigError: the task has other labels than the model.
         DataError: there are no held-out texts.
     """
     check_analysable(artifact)
-    opened = open_model(artifact.of_task(task.record()), task, config)
+    artifact = artifact.of_task(task.record())
+    task = with_labels_of(task, artifact)
+    opened = open_model(artifact, task, config)
     run: Mapping[str, Callable[[Opened], Any]] = {
         "importance": head_importance,
         "masking": masking,

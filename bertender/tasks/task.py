@@ -545,6 +545,23 @@ def with_model_labels(task: Task, labels: Sequence[str], label_map: str | None, 
     )
 
 
+def with_labels_of(task: Task, artifact: Artifact) -> Task:
+    """Return a task with a model's labels, matched by name where they have names.
+
+    Raises:
+        ConfigError: the model is for another problem type, or predicts other labels.
+    """
+    task.check_problem(artifact)
+    own, problem = artifact.card.task.labels, task.problem
+    has_names = problem.names_labels and not problem.places_are_labels
+    if has_names and not {*task.labels} <= {*own}:
+        raise ConfigError(
+            f"{artifact.place} predicts {listed(own)}, and the labels of task {task.name!r} are "
+            f"{listed(task.labels)}. Give a task with the labels of the model."
+        )
+    return with_model_labels(task, own, None, artifact.name)
+
+
 def same_labels(labels: Sequence[str], own: Sequence[str], problem: Problem[Any]) -> bool:
     """Return whether two models have the same labels, in any order if labels have names."""
     if tuple(labels) == tuple(own):

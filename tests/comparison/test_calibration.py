@@ -193,6 +193,30 @@ def test_what_cannot_be_calibrated_is_named(made: tuple[Artifact, Task], tmp_pat
         calibrate(artifact, all_right(artifact, task, but=0), CalibrateConfig(), tmp_path / "out")
     with pytest.raises(ConfigError, match=r"method=platt: .* is calibrated by temperature"):
         calibrate(artifact, task, CalibrateConfig(method="platt"), tmp_path / "out")
+    other = replace(task, labels=("a", "b"))
+    with pytest.raises(ConfigError, match=r"predicts .* the labels of task 'toy' are 'a', 'b'"):
+        calibrate(artifact, other, CalibrateConfig(), tmp_path / "out")
+
+
+@SINGLE
+def test_labels_are_matched_by_name(made: tuple[Artifact, Task], tmp_path: Path) -> None:
+    artifact, task = made
+
+    def turned(split: Split) -> Split:
+        return replace(split, label_ids=tuple(1 - each for each in split.label_ids))
+
+    other = replace(
+        task,
+        labels=task.labels[::-1],
+        train=turned(task.train),
+        dev=turned(task.dev),
+        selection=turned(task.selection),
+    )
+    found, again = (
+        calibrate(artifact, each, CalibrateConfig(), tmp_path / name).card
+        for name, each in {"one": task, "two": other}.items()
+    )
+    assert found.task.calibration == again.task.calibration
 
 
 @pytest.mark.parametrize("kind", ["regression", "ranking", "sentence_embedding"])

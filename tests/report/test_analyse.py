@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 import torch
 
 from bertender.core.artifact import Artifact
-from bertender.core.errors import ModelError
+from bertender.core.errors import ConfigError, ModelError
 from bertender.models.families import FAMILIES
 from bertender.models.own_models import heads_of
 from bertender.report.analyse import (
@@ -106,6 +107,17 @@ def test_only_what_is_asked_for_is_computed(trained: Artifact, task: Task) -> No
     found = analyse(trained, task, AnalyseConfig(only=("importance",), texts=8))
     assert found.importance is not None
     assert (found.masking, found.attention, found.similarity) == (None, None, None)
+
+
+def test_labels_are_matched_by_name(trained: Artifact, task: Task) -> None:
+    config = AnalyseConfig(only=("importance", "masking"), texts=8)
+    labels = [1 - each for each in task.dev.label_ids]
+    other = replace(task, labels=task.labels[::-1], dev=replace(task.dev, label_ids=tuple(labels)))
+    found, again = (analyse(trained, each, config) for each in (task, other))
+    assert found == again
+    named = replace(task, labels=("a", "b"))
+    with pytest.raises(ConfigError, match=r"predicts .* the labels of task 'toy' are 'a', 'b'"):
+        analyse(trained, named, config)
 
 
 def test_a_graph_is_refused(exported: Artifact, task: Task) -> None:
