@@ -95,7 +95,8 @@ def check_folder(out: Path) -> None:
             f"--out {out} cannot be written: {nearest} is not a folder that this user may write "
             "to. Give another one."
         )
-    if out.is_dir() and any(out.iterdir()) and not (out / ANALYSIS_NAME).is_file():
+    there = [each for each in out.iterdir() if each.name[0] != "."] if out.is_dir() else []
+    if there and not (out / ANALYSIS_NAME).is_file():
         raise ConfigError(
             f"--out {out} holds other files than an analysis. Give a new folder, or that of an "
             "earlier analysis."
@@ -107,11 +108,11 @@ def save_analysis(analysis: Analysis, out: Path) -> list[str]:
     out.mkdir(parents=True, exist_ok=True)
     for name in PICTURES:  # an earlier analysis may have had other pictures
         (out / f"{name}.svg").unlink(missing_ok=True)
+    save_result(analysis, out / ANALYSIS_NAME)  # first: `check_folder` knows a folder by it
     names = []
     for name, figure in figures_of(analysis).items():
         save_text(charts.svg({**figure.spec, "title": figure.title}), out / f"{name}.svg")
         names.append(f"{name}.svg")
-    save_result(analysis, out / ANALYSIS_NAME)
     return [ANALYSIS_NAME, *names]
 
 

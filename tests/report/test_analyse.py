@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from errno import ENOSPC
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +23,13 @@ from bertender.report.analyse import (
     open_model,
     punctuation_of,
 )
-from bertender.report.analyses import PICTURES, figures_of, read_analysis, save_analysis
+from bertender.report.analyses import (
+    PICTURES,
+    check_folder,
+    figures_of,
+    read_analysis,
+    save_analysis,
+)
 from bertender.report.attention import PATTERNS
 from bertender.report.config import AnalyseConfig
 from bertender.tasks.task import Task
@@ -88,6 +95,27 @@ def test_an_analysis_is_saved_and_shown(trained: Artifact, task: Task, tmp_path:
     ]
     assert read_analysis(tmp_path / "analysis") == found
     assert (*figures_of(found),) == PICTURES
+
+
+def test_a_folder_that_was_filled_in_part_is_filled_again(
+    trained: Artifact, task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, found = tmp_path / "analysis", analyse(trained, task, ATTENTION)
+
+    def full(text: str, path: Path) -> None:
+        path.write_text("")
+        raise OSError(ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("bertender.report.analyses.charts.svg", lambda spec: "<svg/>")
+    monkeypatch.setattr("bertender.report.analyses.save_text", full)
+    with pytest.raises(OSError, match="No space left"):
+        save_analysis(found, out)
+    check_folder(out)
+    (out / "analysis.json").rename(out / ".analysis.json.draft-1-a")
+    with pytest.raises(ConfigError, match="other files than an analysis"):
+        check_folder(out)
+    (out / "patterns.svg").unlink()
+    check_folder(out)
 
 
 @pytest.mark.parametrize("make", [number_task, set_task, pair_task])
