@@ -223,6 +223,8 @@ def new_artifact(
         )
         text = card.model_dump_json(indent=2) + "\n"
         (directory / CARD_NAME).write_text(text, encoding="utf-8")
+        for file in filter(Path.is_file, directory.rglob("*")):
+            file.chmod(0o644)  # safetensors makes its own private
         check_replaceable(out)  # again: minutes may have passed
 
 

@@ -18,6 +18,8 @@ from bertender.core.artifact import Artifact, check_writable, new_artifact, sha2
 from bertender.core.card import CARD_NAME, TaskRecord, library_versions
 from bertender.core.errors import ArtifactError, DamagedArtifactError, NotAnArtifactError
 from bertender.core.findings import Findings, LargestNumber, ScoreFindings
+from bertender.tasks.task import Task
+from tests.toy_models import save_artifact, tiny_classifier
 from tests.toys import NoConfig
 
 LABELS = ("fruit", "tool")
@@ -58,6 +60,13 @@ def test_written_and_read(tmp_path: Path) -> None:
     assert (card.precision, card.findings, card.parent) == ("int8", findings, None)
     assert card.versions == library_versions() and "torch" in card.versions
     assert names_in(tmp_path / "deep") == {"model"}, "nothing but the artifact stays"
+
+
+def test_every_file_is_as_readable_as_any_other(task: Task, tmp_path: Path) -> None:
+    """safetensors writes weights that their owner alone may read."""
+    written = save_artifact(tiny_classifier("bert"), task, tmp_path / "model").path
+    modes = {path.name: path.stat().st_mode & 0o777 for path in written.iterdir()}
+    assert modes.keys() >= {"model.safetensors", "config.json"} and {*modes.values()} == {0o644}
 
 
 def test_equal_work_gives_equal_cards(tmp_path: Path) -> None:
