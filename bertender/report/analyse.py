@@ -150,7 +150,7 @@ def masking(opened: Opened) -> Masking:
     without, alone = [], []
     with progress_bar("mask heads", 2 * sum(counts), "heads") as bar:
         for layer, count in enumerate(counts):
-            of_one, of_others = [], list[float | None]()
+            of_one, of_others = list[float | None](), list[float | None]()
             for head in range(count):
                 of_one.append(score_with(opened, gates(counts, layer, head, 0.0)))
                 only = gates(counts, layer, head, 1.0)
@@ -172,13 +172,15 @@ def gates(counts: Sequence[int], layer: int, head: int, gate: float) -> list[tor
     return made
 
 
-def score_with(opened: Opened, heads: Sequence[torch.Tensor]) -> float:
-    """Return the score with gates on heads; without gates, that of the whole model."""
+def score_with(opened: Opened, heads: Sequence[torch.Tensor]) -> float | None:
+    """Return the score with gates on heads, None where it is undefined; without gates, that of the
+    whole model."""
     own, split = opened.classifier, opened.split
     with gated(opened.model, [each.to(opened.model.device) for each in heads]):
         outputs = [each for batch in opened.batches for each in own.outputs_of(batch)]
     predictions = decoded(own.problem, outputs, split.examples)
-    return score_by(opened.task.metric, own.labels, split, predictions, outputs).value
+    found = score_by(opened.task.metric, own.labels, split, predictions, outputs)
+    return None if found.undefined else found.value
 
 
 @dataclass(frozen=True)

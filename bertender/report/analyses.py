@@ -31,10 +31,14 @@ class Masking(Record):
     """Scores without some heads (Michel et al. 2019, arXiv 1905.10650, section 3)."""
 
     metric: str
-    score: float = Field(description="of the whole model on the same texts")
-    without: Map = Field(description="with one head masked")
+    score: float | None = Field(
+        description="of the whole model on the same texts; None where the metric is undefined"
+    )
+    without: tuple[tuple[float | None, ...], ...] = Field(
+        description="with one head masked; likewise"
+    )
     alone: tuple[tuple[float | None, ...], ...] = Field(
-        description="with all other heads of its layer masked; None in layers of one head"
+        description="with all other heads of its layer masked; None in layers of one head too"
     )
 
 
@@ -135,12 +139,15 @@ def analysis_lines(analysis: Analysis) -> Iterator[str]:
     """Yield the main figures of an analysis, for a terminal."""
     yield f"{analysis.name}, on {analysis.texts} held-out texts of {analysis.task}"
     if masking := analysis.masking:
-        every = [score for layer in masking.without for score in layer]
-        yield (
-            f"{masking.metric} {masking.score:.3f}; without one head {min(every):.3f} to "
-            f"{max(every):.3f}; {sum(score >= masking.score for score in every)} of {len(every)} "
-            "heads cost nothing when masked"
-        )
+        every = [score for layer in masking.without for score in layer if score is not None]
+        if masking.score is None or not every:
+            yield f"{masking.metric} is undefined on these texts, so that no head has a cost"
+        else:
+            yield (
+                f"{masking.metric} {masking.score:.3f}; without one head {min(every):.3f} to "
+                f"{max(every):.3f}; {sum(score >= masking.score for score in every)} of "
+                f"{len(every)} heads cost nothing when masked"
+            )
     if analysis.attention is not None:
         shares = by_layer(analysis.attention)
         mean = {name: sum(own[name] for own in shares) / len(shares) for name in PATTERNS}
@@ -157,7 +164,8 @@ def figures_of(analysis: Analysis) -> dict[str, Figure]:
             "layer. The stronger the colour, the more important.",
             charts.heat_map(analysis.importance, "importance"),
         )
-    if masking := analysis.masking:
+    masking = analysis.masking
+    if masking is not None and masking.score is not None:
         by = masking.metric
         figures["without-one"] = Figure(
             f"Change of {by} without one head",

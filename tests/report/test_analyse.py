@@ -25,6 +25,7 @@ from bertender.report.analyse import (
 )
 from bertender.report.analyses import (
     PICTURES,
+    analysis_lines,
     check_folder,
     figures_of,
     read_analysis,
@@ -32,7 +33,7 @@ from bertender.report.analyses import (
 )
 from bertender.report.attention import PATTERNS
 from bertender.report.config import AnalyseConfig
-from bertender.tasks.task import Task
+from bertender.tasks.task import Split, Task
 from tests.toy_models import save_artifact, tiny_classifier
 from tests.toys import number_task, pair_task, set_task, toy_task
 
@@ -75,6 +76,17 @@ def test_masking_reads_what_the_model_scores(tmp_path: Path) -> None:
             torch.nn.init.zeros_(weight)
     silent = masking(opened)
     assert {each for layer in (*silent.without, *silent.alone) for each in layer} == {silent.score}
+
+
+def test_an_undefined_score_is_no_zero(trained: Artifact, task: Task) -> None:
+    """Of texts that all have one label, and get one, Matthews' coefficient says nothing."""
+    example = task.dev.examples[0]
+    dev = Split((example,) * 8, (task.dev.label_ids[0],) * 8)
+    same = replace(task, metric="matthews", dev=dev)
+    found = analyse(trained, same, AnalyseConfig(only=("masking",), texts=8))
+    assert found.masking is not None and found.masking.score is None
+    assert any("matthews is undefined" in line for line in analysis_lines(found))
+    assert figures_of(found) == {}
 
 
 def test_an_analysis_is_saved_and_shown(trained: Artifact, task: Task, tmp_path: Path) -> None:
