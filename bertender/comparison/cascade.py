@@ -139,7 +139,7 @@ def chosen(
     return CascadeFindings(
         small=names[0],
         strong=names[1],
-        threshold=float(min(thresholds[place], 1.0)),
+        threshold=float(thresholds[place]),
         chosen_on=len(split),
         score=found[place],
         strong_score=found[-1],

@@ -36,6 +36,7 @@ from bertender.core.card import (
 from bertender.core.config import Record
 from bertender.core.errors import ArtifactError, DamagedArtifactError, NotAnArtifactError
 from bertender.core.files import (
+    FILE_MODE,
     cache_directory,
     replacing_directory,
     save_text,
@@ -224,7 +225,7 @@ def new_artifact(
         text = card.model_dump_json(indent=2) + "\n"
         (directory / CARD_NAME).write_text(text, encoding="utf-8")
         for file in filter(Path.is_file, directory.rglob("*")):
-            file.chmod(0o644)  # safetensors makes its own private
+            file.chmod(FILE_MODE)  # safetensors makes its own private
         check_replaceable(out)  # again: minutes may have passed
 
 

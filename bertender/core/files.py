@@ -18,6 +18,17 @@ from bertender.core.config import Record
 from bertender.core.errors import ConfigError
 
 
+def _umask() -> int:
+    mask = os.umask(0o077)  # it can be read by setting it alone
+    os.umask(mask)
+    return mask
+
+
+UMASK = _umask()
+FILE_MODE, DIRECTORY_MODE = 0o666 & ~UMASK, 0o777 & ~UMASK
+"""Modes of what this user makes; temporary files, and those of some libraries, are private."""
+
+
 def unusable_parent(path: Path) -> Path | None:
     """Return the nearest existing ancestor of a path if it is not a folder that this user may write
     to."""
@@ -39,7 +50,7 @@ def replacing(path: Path) -> Iterator[Path]:
     draft = Path(name)
     try:
         yield draft
-        draft.chmod(0o644)  # mkstemp makes it private
+        draft.chmod(FILE_MODE)
         _sync(draft)
         draft.replace(path)
     finally:
@@ -64,7 +75,7 @@ def replacing_directory(out: Path) -> Iterator[Path]:
 
 def publish(draft: Path, out: Path) -> None:
     """Sync the draft to disk and rename it to `out`, replacing a directory there."""
-    draft.chmod(0o755)  # mkdtemp makes it private; normal directories are readable
+    draft.chmod(DIRECTORY_MODE)
     sync_directory(draft)
     if not out.exists():
         draft.rename(out)

@@ -17,6 +17,7 @@ import pytest
 from bertender.core.artifact import Artifact, check_writable, new_artifact, sha256_of
 from bertender.core.card import CARD_NAME, TaskRecord, library_versions
 from bertender.core.errors import ArtifactError, DamagedArtifactError, NotAnArtifactError
+from bertender.core.files import FILE_MODE
 from bertender.core.findings import Findings, LargestNumber, ScoreFindings
 from bertender.tasks.task import Task
 from tests.toy_models import save_artifact, tiny_classifier
@@ -66,7 +67,7 @@ def test_every_file_is_as_readable_as_any_other(task: Task, tmp_path: Path) -> N
     """safetensors writes weights that their owner alone may read."""
     written = save_artifact(tiny_classifier("bert"), task, tmp_path / "model").path
     modes = {path.name: path.stat().st_mode & 0o777 for path in written.iterdir()}
-    assert modes.keys() >= {"model.safetensors", "config.json"} and {*modes.values()} == {0o644}
+    assert modes.keys() >= {"model.safetensors", "config.json"} and {*modes.values()} == {FILE_MODE}
 
 
 def test_equal_work_gives_equal_cards(tmp_path: Path) -> None:

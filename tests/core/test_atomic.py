@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -69,3 +71,22 @@ def test_what_killed_processes_left_is_swept(tmp_path: Path, kind: Kind) -> None
     with kind.context(place) as draft:
         (draft / kind.inside).write_text("new")
     assert set(tmp_path.iterdir()) == {place, running}, "a running process keeps its draft"
+
+
+@pytest.mark.parametrize(("umask", "modes"), [("022", "644 755"), ("077", "600 700")])
+def test_what_a_user_keeps_private_stays_so(umask: str, modes: str, tmp_path: Path) -> None:
+    script = (
+        "import sys; from pathlib import Path; out = Path(sys.argv[1])\n"
+        "from bertender.core.files import replacing_directory, save_text\n"
+        "save_text('private', out / 'file')\n"
+        "with replacing_directory(out / 'folder'): pass\n"
+        "print(*(f'{(out / name).stat().st_mode & 0o777:o}' for name in ('file', 'folder')))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path)],
+        umask=int(umask, 8),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.strip() == modes
