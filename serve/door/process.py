@@ -36,6 +36,12 @@ from serve.door.http_server import HttpServer, http_server
 from serve.door.service import Door, DoorSettings
 from serve.door.watch import Heartbeat, Patience, WatchedEngine
 from serve.page import Page
+from serve.repository.config_pbtxt import (
+    CONFIG_NAME,
+    parameters_of,
+    read_model_config,
+    served_version,
+)
 from serve.server.addresses import is_loopback, listening_error, with_ports
 from serve.server.supervisor import HURRYING, STOPPING
 from serve.server.triton_process import IN_FLIGHT_TIMEOUT_S, Triton, admin_token
@@ -338,5 +344,7 @@ class Artifacts:
         return opened[1:]
 
     def _folder(self, model: Model) -> Path:
-        parameters = BackendParameters.from_model_config(model.config)
-        return (self.repository / model.name / model.version / parameters.artifact).resolve()
+        """Return the folder of a model's artifact here: an attached Triton numbers its own."""
+        config = read_model_config(self.repository / model.name / CONFIG_NAME)
+        version = self.repository / model.name / str(served_version(config))
+        return (version / parameters_of(config).artifact).resolve()

@@ -12,13 +12,18 @@ import psutil
 import pytest
 
 from benchmarks.bare_triton import BareTriton, bare_triton
-from bertender.core.artifact import Artifact
+from bertender.core.artifact import Artifact, read_golden
 from bertender.core.errors import ConfigError, ServingError
 from bertender.models.classifier import Classifier
 from serve.client.endpoint import classify
 from serve.config import ServeConfig
+from serve.door.engine import model_of
+from serve.door.process import Artifacts
 from serve.repository import Models, write_repository
+from serve.repository.config_pbtxt import CONFIG_NAME, read_model_config
 from serve.server.server import Server, serving
+from tests.serve.deployment.conftest import Versions
+from tests.serve.deployment.conftest import versions as versions
 from tests.serve.door.raw_http import get
 from tests.serve.processes import TRITON_NAME, family_of
 from tests.served import ANY_PORTS
@@ -53,6 +58,15 @@ def wait_for(server: Server, wanted: int, timeout_s: float = 20) -> None:
     while (found := status(server)) != wanted:
         assert time.monotonic() < deadline, found
         time.sleep(0.1)
+
+
+def test_another_triton_numbers_its_versions_itself(versions: Versions, tmp_path: Path) -> None:
+    """A deployment made this artifact its version 7; in the door's own folder it is version 1."""
+    repository = write_repository(versions.old, tmp_path / "models", ServeConfig())
+    model = model_of(read_model_config(repository / "classifier" / CONFIG_NAME), "7")
+    artifacts, golden = Artifacts(repository), read_golden(versions.old).texts[0]
+    assert artifacts.golden(model) == golden.example
+    assert artifacts.count_tokens(model, [golden.example]) == [golden.tokens]
 
 
 def test_it_answers_and_follows_whether_triton_is_there(
