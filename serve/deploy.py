@@ -78,9 +78,10 @@ def deploy(artifact: Artifact, to: str, config: DeployConfig) -> Deployment:
     target = target_of(to, config)
     folder = model_folder(target.repository, config.model)
     if not config.other_task:
-        _check_same_task(folder.artifact(folder.served), artifact, folder.name)
-    _warn_of_another_name(folder, artifact)
-    _warn_of_other_vectors(folder, artifact)
+        served = folder.artifact(folder.served)
+        _check_same_task(served, artifact, folder.name)
+        _warn_of_another_name(served, artifact)
+        _warn_of_other_vectors(served, artifact)
     _warn_of_shorter_input(folder, artifact)
     with held(target.repository), progress_bar(f"deploy {folder.name}", total=2) as bar:
         target.prepare(folder)
@@ -140,21 +141,21 @@ def _vector_length(artifact: Artifact) -> int | None:
     return next((len(vector) for vector in _vectors(artifact).values()), None)
 
 
-def _warn_of_another_name(folder: ModelFolder, artifact: Artifact) -> None:
+def _warn_of_another_name(served: Artifact, artifact: Artifact) -> None:
     """Log a warning for an artifact whose task has another name: it may be the same task, learned
     from a newer file."""
-    served, new = folder.artifact(folder.served).card.task.name, artifact.card.task.name
-    if served != new:
-        logger.warning("%s learned %r, and the served version %r", artifact.place, new, served)
+    before, now = served.card.task.name, artifact.card.task.name
+    if before != now:
+        logger.warning("%s learned %r, and the served version %r", artifact.place, now, before)
 
 
-def _warn_of_other_vectors(folder: ModelFolder, artifact: Artifact) -> None:
+def _warn_of_other_vectors(served: Artifact, artifact: Artifact) -> None:
     """Log a warning for an artifact whose vectors cannot be compared with those of the served
     version, which clients may keep in an index."""
-    served, new = _vectors(folder.artifact(folder.served)), _vectors(artifact)
-    if not new:
+    before, now = _vectors(served), _vectors(artifact)
+    if not now:
         return
-    both = [(served[text], new[text]) for text in new if text in served]
+    both = [(before[text], now[text]) for text in now if text in before]
     if not both:
         found = "they have no golden text in common, by which they could be compared"
     elif (cosine := float(np.mean([_cosine(*pair) for pair in both]))) < SAME_VECTORS:
@@ -168,8 +169,6 @@ def _warn_of_other_vectors(folder: ModelFolder, artifact: Artifact) -> None:
 
 
 def _cosine(one: FloatArray, other: FloatArray) -> float:
-    if len(one) != len(other):
-        return 0.0
     norms = float(np.linalg.norm(one) * np.linalg.norm(other))
     return float(one @ other) / max(norms, SMALLEST_NORM)
 
@@ -230,7 +229,7 @@ def _replace(target: Target, folder: ModelFolder, artifact: Artifact) -> int:
         raise
     try:
         target.settle(folder)
-    except DeploymentError as error:  # new requests no longer reach the old version
+    except (DeploymentError, ServingError) as error:  # new requests reach the new version alone
         logger.warning("%s", error)
     return version.number
 

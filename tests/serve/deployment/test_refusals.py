@@ -17,6 +17,7 @@ from bertender.core.errors import (
     ConfigError,
     DamagedArtifactError,
     DeploymentError,
+    ServingError,
 )
 from bertender.tasks.task import Task
 from bertender.text.tokenizer import stated_longest_input
@@ -27,7 +28,7 @@ from serve.config import DeployConfig, ServeConfig
 from serve.deploy import deploy
 from serve.repository import MODEL_FILE, write_repository
 from serve.server import targets as model_folders
-from serve.server.targets import held
+from serve.server.targets import FolderTarget, held
 from tests.problems.kinds import graph_of as graph_of
 from tests.serve.deployment.conftest import (
     Deployable,
@@ -249,6 +250,35 @@ def test_a_task_learned_from_a_newer_file_is_the_same_task(
     renamed = changed(versions.new, tmp_path / "renamed", task_name="train-2027")
     assert deploy(renamed, str(repository), DeployConfig()).version == 2
     assert "learned 'train-2027'" in caplog.text
+
+
+def test_what_a_model_of_another_task_differs_in_is_not_said(
+    versions: Versions,
+    graph_of: Callable[[str], Artifact],
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Also in the place of a served version that cannot be read."""
+    repository = write_repository(versions.old, tmp_path / "models", ServeConfig())
+    (repository / "classifier" / "1" / "artifact" / "artifact.json").write_text("{}")
+    config = DeployConfig(other_task=True)
+    assert deploy(graph_of("sentence_embedding"), str(repository), config).version == 2
+    assert "learned" not in caplog.text and "vectors" not in caplog.text
+
+
+def test_a_server_that_goes_after_the_switch_undoes_nothing(
+    versions: Versions,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def gone(target: FolderTarget, folder: object) -> None:
+        raise ServingError("the server does not listen")
+
+    monkeypatch.setattr(FolderTarget, "settle", gone)
+    repository = write_repository(versions.old, tmp_path / "models", ServeConfig())
+    assert deploy(versions.new, str(repository), DeployConfig()).version == 2
+    assert "the server does not listen" in caplog.text
 
 
 @pytest.mark.parametrize(("served", "shorter"), [(None, True), (16, False)])
