@@ -9,20 +9,20 @@ process, so that a service manager starts it again.
 from __future__ import annotations
 
 import asyncio
-import faulthandler
 import itertools
 import logging
 import os
+import sys
 import threading
+import traceback
 from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
 from prometheus_client import CollectorRegistry, Counter, generate_latest
 
-from bertender.core.errors import BertenderError
+from bertender.core.errors import BertenderError, ServingError
 from serve.door.engine import Code, Engine, InferRequest, Model, ModelState, RefusedError, away
 from serve.wire import CANDIDATE_SUFFIX, WATCH_CALLER, Tensor
 
@@ -36,6 +36,8 @@ LONGEST_TICK_S = 1.0
 STUB_GONE = "Stub process "
 """Start of Triton's error for every request after the backend's process was stopped: Triton must be
 restarted."""
+LAST_WORDS_S = 5.0
+"""Longest wait to log a hang, which the log itself may cause: a pipe that nobody reads."""
 
 
 @dataclass(frozen=True)
@@ -205,7 +207,7 @@ class WatchedEngine(Engine):
 
     async def _answers(self, model: Model) -> bool:
         """Return whether a model answers; a failure is not an answer, but a full queue is."""
-        request = self._request(model)
+        request = await self._request(model)
         question = asyncio.create_task(self.engine.infer(request))
         clock = asyncio.get_running_loop().time
         try:
@@ -230,8 +232,9 @@ class WatchedEngine(Engine):
                 question.cancel()
                 self.engine.abandon(request)
 
-    def _request(self, model: Model) -> InferRequest:
-        texts = self.golden(model) or [TEXT] * len(model.inputs)
+    async def _request(self, model: Model) -> InferRequest:
+        golden = await asyncio.to_thread(self.golden, model)  # the storage may stand still
+        texts = golden or [TEXT] * len(model.inputs)
         # of several passages, the first is enough
         texts = texts[: len(model.inputs)]
         return InferRequest(
@@ -305,8 +308,8 @@ def _is_well(question: asyncio.Task[tuple[Tensor, ...]]) -> bool:
 class Heartbeat:
     """Ends the process if its event loop hangs inside an `async with` block.
 
-    A thread counts its own rounds without a beat of the loop: while the process is stopped, it
-    counts none.
+    A thread counts its own rounds without a beat of the loop: while the process is stopped, or
+    foreign code keeps the interpreter's lock, it counts none.
 
     Args:
         hung_s: seconds without a beat.
@@ -321,6 +324,7 @@ class Heartbeat:
 
     async def __aenter__(self) -> None:
         self.task = asyncio.create_task(self._beat())
+        self.loop_thread = threading.get_ident()
         threading.Thread(target=self._watch, name="heartbeat", daemon=True).start()
 
     async def __aexit__(self, *error: object) -> None:
@@ -338,7 +342,15 @@ class Heartbeat:
             silent_s = silent_s + self.every_s if self.beats == seen else 0.0
             seen = self.beats
             if silent_s >= self.hung_s:
-                logger.critical("the server's event loop hangs, so the server ends. It was here:")
-                with suppress(Exception):  # there is no standard error
-                    faulthandler.dump_traceback()
-                os._exit(1)
+                self._end()
+
+    def _end(self) -> None:
+        last = threading.Timer(LAST_WORDS_S, os._exit, (ServingError.exit_code,))
+        last.daemon = True
+        last.start()
+        frame = sys._current_frames()[self.loop_thread]
+        logger.critical(
+            "the server's event loop hangs here:\n%s\nso the server ends",
+            "".join(traceback.format_stack(frame)).rstrip(),
+        )
+        os._exit(ServingError.exit_code)
