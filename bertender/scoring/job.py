@@ -118,6 +118,7 @@ class Job:
                 )
             _clear(out)
             manifest = None
+        types = types_of(files) if config.format == "parquet" else {}
         if manifest is None:
             taken = [config.prefix + name for name in prediction_columns(columns.problem)]
             skipped = SkippedRows()
@@ -148,7 +149,7 @@ class Job:
                 config.texts_per_part,
                 config.skip_bad_rows,
             ),
-            types_of(files) if config.format == "parquet" else {},
+            types,
         )
 
     def own_parts(self) -> list[int]:
