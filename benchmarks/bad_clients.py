@@ -245,7 +245,8 @@ def table(runs: Sequence[harness.Run]) -> Table:
         "40 % of the limit; geometric means over 5 turns, brackets are 95 % intervals. "
         f"{machine(runs[0])}, one core."
     )
-    shown = (f"{run.about['server']}: {each}" for run in runs for each in ("p99, ms", "ratio"))
+    names = [run.about.get("server", "triton") for run in runs]  # there was no other before
+    shown = (f"{name}: {each}" for name in names for each in ("p99, ms", "ratio"))
     return Table(["Bad clients", "Outcome", *shown], rows, note)
 
 
