@@ -667,12 +667,11 @@ def deploy(
         settings: the options of `bertender deploy`; an address needs `admin_token_file`.
 
     Raises:
-        ConfigError: the address, the token or the name of the model is wrong; or the artifact is
-            for another task.
+        ConfigError: the address, the token or the name of the model is wrong.
         ModelError, ArtifactError: the artifact cannot be served, or has no golden texts.
         BusyError: another process deploys there.
-        DeploymentError: the artifact does not load, or its predictions differ from those of its
-            creation.
+        DeploymentError: the artifact is for another task, does not load, or its predictions differ
+            from those of its creation.
         ServingError: the server has died meanwhile.
 
     Example:

@@ -65,11 +65,10 @@ def deploy(artifact: Artifact, to: str, config: DeployConfig) -> Deployment:
 
     Raises:
         ModelError, ArtifactError: the artifact cannot be served, or has no golden texts.
-        ConfigError: the address, the token or the name of the model is wrong; or the artifact is
-            for another task.
+        ConfigError: the address, the token or the name of the model is wrong.
         BusyError: another process deploys there.
-        DeploymentError: the candidate does not load, or its predictions are wrong. The served model
-            continues, and nothing of the candidate is left.
+        DeploymentError: the artifact is for another task, does not load, or its predictions are
+            wrong. The served model continues, and nothing of the candidate is left.
         ServingError: the server has died meanwhile; the message says which version is in its
             repository.
     """
