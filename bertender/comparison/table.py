@@ -438,6 +438,12 @@ def _cascade_line(row: ComparisonRow, noisy: bool) -> str:
             f"{found.strong} on {found.chosen_on} validation texts ({found.score:.3f} and "
             f"{found.strong_score:.3f}); {times} a text"
         )
+    if found.threshold > 1:
+        return (
+            f"`{row.name}`: every text is passed on, as each lower threshold scores less than "
+            f"{found.strong} on {found.chosen_on} validation texts ({found.strong_score:.3f}); "
+            f"{times} a text"
+        )
     return (
         f"`{row.name}`: {found.small} answers where its least probable decision has "
         f"{found.threshold:.3f} at least, and {found.strong} the other {found.passed_on:.1%} of "

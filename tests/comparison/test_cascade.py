@@ -139,6 +139,15 @@ def test_no_thread_of_its_models_waits_in_a_loop(
     assert asked == [True, False, False, False]
 
 
+def with_threshold(found: Comparison, threshold: float) -> Comparison:
+    """The comparison, if its cascade in the last row had this threshold."""
+    *rows, both = found.rows
+    assert both.cascade is not None
+    cascade = both.cascade.model_copy(update={"threshold": threshold})
+    both = both.model_copy(update={"cascade": cascade})
+    return found.model_copy(update={"rows": (*rows, both)})
+
+
 def test_a_cascade_is_a_row(
     teacher: Artifact, trained: Artifact, task: Task, tmp_path: Path
 ) -> None:
@@ -163,8 +172,11 @@ def test_a_cascade_is_a_row(
     again = Comparison.model_validate_json(path.read_text(encoding="utf-8"))
     assert again == found
     assert "Passed on" in markdown_table(again)
-    (line,) = (each for each in comparison_lines(again) if each.startswith(f"`{both.name}`"))
-    assert "60 validation texts" in line and "at p99" in line
+    lines = {0.0: "nothing is passed on", 0.6: "the other", 1.0 + 1e-9: "every text is passed on"}
+    for threshold, said in lines.items():
+        other = with_threshold(again, threshold)
+        (line,) = (each for each in comparison_lines(other) if each.startswith(f"`{both.name}`"))
+        assert said in line and "60 validation texts" in line and "at p99" in line
     alone = compare([trained], task, FASTEST)
     assert "Passed on" not in markdown_table(alone)
 
