@@ -25,6 +25,7 @@ LINGER_S = 5.0
 MOST_PARTS = 100_000
 """Most chunks of a body: a million chunks of a byte each keep a core busy."""
 
+BODY_HEADERS = (b"content-length", b"transfer-encoding")
 TOO_MANY_CONNECTIONS = 503
 MOST_PIPELINED = 32
 """Most pipelined requests; hardly any client sends one."""
@@ -94,6 +95,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self.unread: asyncio.TimerHandle | None = None
         self.is_in_head = False
         self.head_bytes = self.parts = 0
+        """Bytes since a head began or a part of a body arrived; and parts of the body."""
         self.waits_since = self.loop.time()
         """Time when it was opened, or its last response was complete."""
 
@@ -120,11 +122,11 @@ class BoundedProtocol(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         if self.transport.is_closing():
             return
-        if self.is_in_head:
-            self.head_bytes += len(data)
+        self.head_bytes += len(data)
         super().data_received(data)
-        if self.is_in_head and self.head_bytes > self.bounds.most_head_bytes:
-            self._end(431, f"the head has more than {self.bounds.most_head_bytes} bytes.")
+        if self.head_bytes > self.bounds.most_head_bytes and not self.transport.is_closing():
+            place = "head" if self.is_in_head else "end of the body or of a chunk"
+            self._end(431, f"the {place} has more than {self.bounds.most_head_bytes} bytes.")
         elif self.deadline is None and self._is_idle:  # empty lines do not begin a request
             self._expect(self.bounds.idle_s)
 
@@ -155,6 +157,10 @@ class BoundedProtocol(HttpToolsProtocol):
         self.head_bytes = self.parts = 0
         self._expect(self.bounds.head_s)
 
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self.is_in_head:  # trailers are not read: they would grow without a limit
+            super().on_header(name, value)
+
     def on_headers_complete(self) -> None:
         self.is_in_head = False
         if self.transport.is_closing():  # requests after the end of a connection are not read
@@ -162,6 +168,14 @@ class BoundedProtocol(HttpToolsProtocol):
         size = len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
         if size > self.bounds.most_head_bytes:
             self._end(431, f"the head has more than {self.bounds.most_head_bytes} bytes.")
+            return
+        if self.parser.should_upgrade() and any(name in BODY_HEADERS for name, _ in self.headers):
+            # llhttp would take the body for a further request
+            self._end(
+                400,
+                "a request with a body cannot change the protocol. Send it without the header "
+                "Upgrade, as HTTP/1.1.",
+            )
             return
         self._expect(self.bounds.body_s)
         super().on_headers_complete()
@@ -171,6 +185,7 @@ class BoundedProtocol(HttpToolsProtocol):
     def on_body(self, body: bytes) -> None:
         if self.transport.is_closing():
             return
+        self.head_bytes = 0
         self.parts += 1
         if self.parts > MOST_PARTS:
             self._end(413, f"the body has more than {MOST_PARTS} chunks.")

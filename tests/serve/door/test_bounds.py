@@ -137,6 +137,39 @@ def test_connections_that_wait_for_their_client_make_room(door: RunningDoor, sen
                 connection.recv(1)
 
 
+@pytest.mark.parametrize(
+    ("start", "more"),
+    [(b"1\r\n \r\n0\r\n", b"X: y\r\n"), (b"1\r\n \r\n0\r\nX: ", b"y"), (b"1;", b"x")],
+    ids=["trailers", "a trailer", "a chunk's extension"],
+)
+def test_what_is_around_a_body_is_bounded(door: RunningDoor, start: bytes, more: bytes) -> None:
+    with connect(door) as connection:
+        connection.sendall(f"{HEAD}Transfer-Encoding: chunked\r\n\r\n".encode() + start)
+        time.sleep(0.1)  # else it may be read with the start
+        connection.sendall(more * 50_000)
+        answer = read_answer(connection)
+        assert answer is not None and answer.status == 431
+    with connect(door) as connection:
+        connection.sendall(f"{HEAD}Transfer-Encoding: chunked\r\n\r\n".encode())
+        connection.sendall(b"%x\r\n%s\r\n0\r\nX: y\r\n\r\n" % (len(body()), body()))
+        answer = read_answer(connection)
+    assert answer is not None and answer.status == 200
+
+
+def test_a_body_is_never_taken_for_a_request(door: RunningDoor) -> None:
+    """llhttp takes the bytes after a head with Upgrade for the other protocol's."""
+    upgrade = ("Connection: upgrade", "Upgrade: h2c")
+    hidden = b"GET /v2/health/live HTTP/1.1\r\nHost: door\r\n\r\n"
+    with connect(door) as connection:
+        connection.sendall(post(hidden, *upgrade)[: -len(hidden)])
+        answer = read_answer(connection)
+        assert answer is not None and answer.status == 400 and "Upgrade" in answer.error
+        with suppress(ConnectionError):
+            connection.sendall(hidden)
+        assert read_answer(connection) is None
+    assert get(door.http_port, "/v2/health/live", *upgrade).status == 200
+
+
 def test_requests_sent_ahead_are_bounded(door: RunningDoor) -> None:
     started = len(door.engine.requests)
     with connect(door) as connection, suppress(ConnectionError):
