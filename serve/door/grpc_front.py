@@ -73,8 +73,13 @@ VISIT = "ModelInfer"
 PING_MS = 60_000
 FEWEST_PING_MS = 10_000
 """Shortest time between the pings of a waiting client."""
+MOST_CALLS = 100
+"""Most calls of a connection at a time. A call whose response is not read stays, and no setting of
+grpc ends it: a connection must not take the calls of all others. Clients let more calls wait."""
 PATIENCE_S = 1.0
 """Longest time for a message while others wait to be read."""
+LONGEST_TURN_S = 2.0
+"""About the longest wait until a message is read: with many calls, each has less time."""
 
 Method = Callable[[Any, Any], Awaitable[Any]]
 
@@ -92,7 +97,7 @@ def grpc_server(door: Door, models: Iterable[Model]) -> grpc.aio.Server:
         options=(
             ("grpc.max_receive_message_length", largest),
             ("grpc.max_send_message_length", -1),
-            ("grpc.max_concurrent_streams", settings.most_connections),
+            ("grpc.max_concurrent_streams", min(MOST_CALLS, settings.most_connections)),
             ("grpc.max_metadata_size", settings.most_head_bytes),
             ("grpc.max_connection_idle_ms", int(1000 * settings.idle_s)),
             ("grpc.server_handshake_timeout_ms", int(1000 * settings.head_s)),
@@ -176,7 +181,8 @@ class Arrivals:
         end = clock() + self.longest_s
         try:
             while not reading.done() and (left_s := end - clock()) > 0:
-                await asyncio.wait({reading}, timeout=min(PATIENCE_S, left_s))
+                turn_s = LONGEST_TURN_S * self.at_once / self._calls
+                await asyncio.wait({reading}, timeout=min(PATIENCE_S, turn_s, left_s))
                 if self._calls > self.at_once:  # others wait for this place
                     break
             if not reading.done() or reading.cancelled():

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import struct
 import threading
 import time
 from collections.abc import Iterator
@@ -72,6 +74,12 @@ def test_tritonclient_over_asyncio(door: RunningDoor) -> None:
         return [label for result in results for label in labels(result)]
 
     assert asyncio.run(ask()) == EXPECTED
+
+
+def other_channel(door: RunningDoor) -> grpc.Channel:
+    """Return a channel that shares no connection with others."""
+    options = (("grpc.use_local_subchannel_pool", 1),)
+    return grpc.insecure_channel(f"127.0.0.1:{door.grpc_port}", options)
 
 
 def test_what_is_served(client: Any) -> None:
@@ -247,3 +255,58 @@ def test_calls_without_a_message_keep_nobody_out() -> None:
             with pytest.raises(grpc.RpcError) as refused:
                 open_call(iter(()), timeout=10)
             assert refused.value.code().name == "INVALID_ARGUMENT"
+
+
+def test_many_calls_without_a_message_delay_others_by_seconds_at_most() -> None:
+    ended = threading.Event()
+
+    def nothing() -> Iterator[bytes]:
+        ended.wait(30)
+        yield from ()
+
+    with (
+        running_door(most_held_bytes=8 * 2**20, most_connections=200) as door,
+        grpc.insecure_channel(f"127.0.0.1:{door.grpc_port}") as channel,
+    ):
+        open_call = channel.stream_unary("/inference.GRPCInferenceService/ModelInfer")
+        opened = [open_call.future(nothing()) for _ in range(90)]
+        time.sleep(0.2)
+        with other_channel(door) as polite:
+            stub = service_pb2_grpc.GRPCInferenceServiceStub(polite)
+            assert stub.ServerLive(service_pb2.ServerLiveRequest(), timeout=15).live
+        ended.set()
+        assert opened
+
+
+def test_a_connection_that_reads_nothing_leaves_calls_to_others() -> None:
+    def field(name: str, value: str) -> bytes:
+        return b"\0%c%s%c%s" % (len(name), name.encode(), len(value), value.encode())
+
+    def frame(kind: int, flags: int, stream: int, content: bytes = b"") -> bytes:
+        return (
+            struct.pack(">I", len(content))[1:] + struct.pack(">BBI", kind, flags, stream) + content
+        )
+
+    head = b"".join(
+        field(name, value)
+        for name, value in (
+            (":method", "POST"),
+            (":scheme", "http"),
+            (":path", "/inference.GRPCInferenceService/ServerLive"),
+            (":authority", "door"),
+            ("content-type", "application/grpc"),
+            ("te", "trailers"),
+        )
+    )
+    no_window = struct.pack(">HI", 4, 0)
+    with (
+        running_door(most_connections=150) as door,
+        socket.create_connection(("127.0.0.1", door.grpc_port), 10) as greedy,
+        other_channel(door) as polite,
+    ):
+        greedy.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(4, 0, 0, no_window))
+        for stream in range(1, 401, 2):
+            greedy.sendall(frame(1, 4, stream, head) + frame(0, 1, stream, bytes(5)))
+        time.sleep(0.5)
+        stub = service_pb2_grpc.GRPCInferenceServiceStub(polite)
+        assert stub.ServerLive(service_pb2.ServerLiveRequest(), timeout=10).live
