@@ -19,7 +19,7 @@ from bertender.problems.token_classification import TOKEN_CLASSIFICATION
 from bertender.text.batch import Batch, Encode, Example, Tokenize, TokenizeWords, merged
 from bertender.text.tokenizer import SETTINGS_NAME, FileTokenizer, open_tokenizer, padding_of
 from serve.backend import batches
-from serve.backend.batches import CHARACTERS_AT_ONCE, BucketedClassifier
+from serve.backend.batches import CHARACTERS_AT_ONCE, CHARACTERS_OF_FEW, BucketedClassifier
 from serve.backend.fair_queue import Refusal, Request
 from serve.wire import Wishes, to_arrays
 from tests.fake_predictor import FakePredictor
@@ -231,6 +231,26 @@ def test_what_was_given_up_before_it_was_read_is_not_read() -> None:
         assert not isinstance(first.result(10), Refusal)
         assert isinstance(second.result(10), Refusal)
     assert read == long[:1]
+
+
+def test_requests_do_not_wait_for_larger_ones_to_be_tokenised() -> None:
+    classifier, release = classifier_of(), threading.Event()
+    encode = classifier.encode
+    short = [("saw",)]
+    few, many = ([("saw " * size,)] for size in (CHARACTERS_AT_ONCE, CHARACTERS_OF_FEW))
+
+    def encode_slowly(examples: Sequence[Example]) -> Batch:
+        if list(examples) == many:
+            assert release.wait(10)
+        return encode(examples)
+
+    classifier.encode = encode_slowly
+    with serving(classifier, LABELS) as model:
+        largest = submit(model, many, truncate=True)
+        assert not any(isinstance(each, Refusal) for each in ask(model, short, few, truncate=True))
+        assert not largest.done()
+        release.set()
+        assert not isinstance(largest.result(10), Refusal)
 
 
 def test_a_text_that_cannot_be_tokenised_is_an_error_of_its_request_alone() -> None:
