@@ -86,7 +86,7 @@ class Callers:
         self.file = file
         self.clock = clock
         self.keys: dict[str, Key] = {}
-        self.stamp = (0, 0)
+        self.stamp = (0, 0, 0)
         self.looked_at = clock()
         if file is not None:
             self.stamp = _stamp(file)
@@ -144,12 +144,14 @@ class Callers:
         self.keys = fresh
 
 
-def _stamp(file: Path) -> tuple[int, int]:
+def _stamp(file: Path) -> tuple[int, int, int]:
+    """Return what changes with a file. Its time alone may not: it has steps of milliseconds, so
+    that a file read in the middle of writing would stay as it was read."""
     try:
         status = file.stat()
     except OSError as error:
         raise ConfigError(f"api_keys={file}: {error.strerror}.") from None
-    return status.st_mtime_ns, status.st_ino
+    return status.st_mtime_ns, status.st_ino, status.st_size
 
 
 def digest(key: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -87,6 +88,20 @@ def test_our_own_client_sends_its_key(keys: tuple[Path, str], tmp_path: Path) ->
             with Endpoint(url, access=access) as endpoint:
                 (answer,) = endpoint.classify(["good pear"])
             assert answer.label == "positive"
+
+
+def test_a_file_that_was_read_while_it_was_written_is_read_again(tmp_path: Path) -> None:
+    now, file = [100.0], tmp_path / "keys"
+    key, row = new_key("reader")
+    file.write_text(f"{row}\n")
+    found = Callers(file, lambda: now[0])
+    for content in (row[:30], f"{row}\n# whole\n"):
+        file.write_text(content)
+        os.utime(file, ns=(1, 1))  # times have steps of milliseconds
+        now[0] += 2
+        with suppress(RefusedError):
+            found.caller(None, "a")
+    assert found.caller(f"Bearer {key}", "a").name == "reader"
 
 
 def test_a_limit_in_tokens_a_second() -> None:
