@@ -106,7 +106,7 @@ def table(runs: Sequence[Run]) -> Table:
 
     rows = [
         [
-            f"`--server {result.about.get('server', 'triton')}`",  # there was no other before
+            f"`--server {result.about['server']}`",
             middle(row["ready_s"] for row in result.rows),
             middle(row["first_response_s"] for row in result.rows),
             middle(_total(row) / 1e6 for row in result.rows),
