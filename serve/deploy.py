@@ -4,11 +4,10 @@ creation."""
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from pydantic import Field
 
 from bertender.core.artifact import GOLDEN_NAME, Artifact, GoldenText, GoldenTexts, read_golden
@@ -21,6 +20,7 @@ from bertender.core.errors import (
 )
 from bertender.core.progress import progress_bar
 from bertender.gate.golden import GoldenCheck, GoldenPrediction, check_golden
+from bertender.metrics.metric import FloatArray
 from bertender.models.runtimes import tolerance_in
 from bertender.problems import problem_of_task
 from bertender.problems.problem import Problem
@@ -31,8 +31,6 @@ from serve.repository import check_servable
 from serve.server.targets import ModelFolder, Place, Target, held, model_folder, target_of
 
 logger = logging.getLogger(__name__)
-
-FloatArray = npt.NDArray[np.float64]
 
 SAME_VECTORS = 0.95
 """Mean cosine of the same texts, above which a search finds much the same: between float and 8 bits
@@ -157,19 +155,20 @@ def _warn_of_other_vectors(served: Artifact, artifact: Artifact) -> None:
     both = [(before[text], now[text]) for text in now if text in before]
     if not both:
         found = "they have no golden text in common, by which they could be compared"
-    elif (cosine := float(np.mean([_cosine(*pair) for pair in both]))) < SAME_VECTORS:
+    elif (cosine := _mean_cosine(both)) < SAME_VECTORS:
         found = f"of {len(both)} golden texts, the mean cosine is {cosine:.2f}"
     else:
         return
     logger.warning(
-        "the vectors of %s may not fit those of the served version: %s. Embed again what is kept",
+        "the vectors of %s may not fit those of the served version: %s. Compute stored ones again",
         *(artifact.place, found),
     )
 
 
-def _cosine(one: FloatArray, other: FloatArray) -> float:
-    norms = float(np.linalg.norm(one) * np.linalg.norm(other))
-    return float(one @ other) / max(norms, SMALLEST_NORM)
+def _mean_cosine(pairs: Sequence[tuple[FloatArray, FloatArray]]) -> float:
+    first, second = map(np.stack, zip(*pairs, strict=True))
+    norms = np.linalg.norm(first, axis=1) * np.linalg.norm(second, axis=1)
+    return float(np.mean((first * second).sum(axis=1) / np.maximum(norms, SMALLEST_NORM)))
 
 
 def _warn_of_shorter_input(folder: ModelFolder, artifact: Artifact) -> None:

@@ -157,7 +157,8 @@ class Compression:
         done, best = finishing.first_that_holds(ranked)
         report = with_trained(report, done, chosen)
         if best is None:
-            # those of an earlier run, with other limits
+            if (self.out / MODEL).exists():
+                self.announce(f"remove {self.out / MODEL}, of an earlier run with other limits")
             shutil.rmtree(self.out / MODEL, ignore_errors=True)
             (self.out / TABLE).unlink(missing_ok=True)
             report = report.model_copy(update={"verdict": "none holds"})

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from bertender.core.artifact import file_state
 from bertender.core.errors import ConfigError
 from serve.door.engine import Code, RefusedError
 
@@ -86,7 +87,7 @@ class Callers:
         self.file = file
         self.clock = clock
         self.keys: dict[str, Key] = {}
-        self.stamp = (0, 0, 0)
+        self.stamp: tuple[int, ...] = ()
         self.looked_at = clock()
         if file is not None:
             self.stamp = _stamp(file)
@@ -144,14 +145,13 @@ class Callers:
         self.keys = fresh
 
 
-def _stamp(file: Path) -> tuple[int, int, int]:
-    """Return what changes with a file. Its time alone may not: it has steps of milliseconds, so
-    that a file read in the middle of writing would stay as it was read."""
+def _stamp(file: Path) -> tuple[int, ...]:
     try:
-        status = file.stat()
+        return file_state(
+            file
+        )  # its time alone has steps, within which it may be read half written
     except OSError as error:
         raise ConfigError(f"api_keys={file}: {error.strerror}.") from None
-    return status.st_mtime_ns, status.st_ino, status.st_size
 
 
 def digest(key: str) -> str:

@@ -31,7 +31,7 @@ BYTES_OF_TOKEN = 4
 COUNTED_AT_ONCE = 2
 """Requests whose tokens are counted at a time: a large one keeps a core busy for up to a second."""
 FEW_BYTES = 16 * 1024
-"""Bytes that the engine tokenises in a millisecond or two."""
+"""Bytes of a small request: the engine tokenises it as soon as the door could."""
 
 Example = tuple[str, ...]
 CountTokens = Callable[[Model, Sequence[Example]], Sequence[int]]

@@ -126,8 +126,10 @@ def test_no_model_of_other_limits_stays_where_none_is_within_these(
 ) -> None:
     out = copytree(done[0], tmp_path / "again")
     monkeypatch.setattr(Finishing, "first_that_holds", lambda self, ranked: ([*ranked], None))
+    said: list[str] = []
     with pytest.raises(RefusedError):
-        _compression(trained, task, out, candidates=2).run()
+        _compression(trained, task, out, said, candidates=2).run()
+    assert f"remove {out / MODEL}" in said[-1]
     report = CompressionReport.model_validate_json((out / REPORT).read_text())
     assert report.verdict == "none holds"
     assert not (out / MODEL).exists() and not (out / TABLE).exists()

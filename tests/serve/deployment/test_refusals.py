@@ -258,7 +258,7 @@ def test_what_a_model_of_another_task_differs_in_is_not_said(
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Also in the place of a served version that cannot be read."""
+    """Even if the served version cannot be read."""
     repository = write_repository(versions.old, tmp_path / "models", ServeConfig())
     (repository / "classifier" / "1" / "artifact" / "artifact.json").write_text("{}")
     config = DeployConfig(other_task=True)

@@ -211,19 +211,21 @@ def test_messages_in_memory_are_counted() -> None:
         assert door.door.held_bytes == 0
 
 
+def silent(ended: threading.Event) -> Iterator[bytes]:
+    """A call whose message does not come."""
+    ended.wait(30)
+    yield from ()
+
+
 def test_few_messages_are_read_at_a_time_and_those_that_stop_make_way() -> None:
     ended = threading.Event()
-
-    def nothing() -> Iterator[bytes]:
-        ended.wait(20)
-        yield from ()
 
     with (
         running_door(most_held_bytes=4 * 2**20) as door,
         grpc.insecure_channel(f"127.0.0.1:{door.grpc_port}") as channel,
     ):
         open_call = channel.stream_unary("/inference.GRPCInferenceService/ModelInfer")
-        opened = [open_call.future(nothing()) for _ in range(4)]
+        opened = [open_call.future(silent(ended)) for _ in range(4)]
         time.sleep(0.2)
         stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
         assert stub.ServerLive(service_pb2.ServerLiveRequest(), timeout=10).live
@@ -235,16 +237,12 @@ def test_few_messages_are_read_at_a_time_and_those_that_stop_make_way() -> None:
 def test_calls_without_a_message_keep_nobody_out() -> None:
     opened, ended = [], threading.Event()
 
-    def nothing() -> Iterator[bytes]:
-        ended.wait(20)
-        yield from ()
-
     with running_door(most_connections=8, body_s=1.0) as door:
         address = f"127.0.0.1:{door.grpc_port}"
         with grpc.insecure_channel(address) as channel:
             open_call = channel.stream_unary("/inference.GRPCInferenceService/ModelInfer")
             for _ in range(20):
-                opened.append(open_call.future(nothing()))
+                opened.append(open_call.future(silent(ended)))
                 time.sleep(0.02)
             request = service_pb2.ServerLiveRequest()
             stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
@@ -260,16 +258,12 @@ def test_calls_without_a_message_keep_nobody_out() -> None:
 def test_many_calls_without_a_message_delay_others_by_seconds_at_most() -> None:
     ended = threading.Event()
 
-    def nothing() -> Iterator[bytes]:
-        ended.wait(30)
-        yield from ()
-
     with (
         running_door(most_held_bytes=8 * 2**20, most_connections=200) as door,
         grpc.insecure_channel(f"127.0.0.1:{door.grpc_port}") as channel,
     ):
         open_call = channel.stream_unary("/inference.GRPCInferenceService/ModelInfer")
-        opened = [open_call.future(nothing()) for _ in range(90)]
+        opened = [open_call.future(silent(ended)) for _ in range(90)]
         time.sleep(0.2)
         with other_channel(door) as polite:
             stub = service_pb2_grpc.GRPCInferenceServiceStub(polite)
