@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow.dataset
 import pytest
-from transformers import AutoModelForQuestionAnswering
+import transformers
 
 import bertender
 from benchmarks.faults import ANSWER_FAULTS, kind_of, with_answers
@@ -27,7 +27,10 @@ from bertender.gate.judge import TOLERANCES, check_parity, labelled_sample
 from bertender.metrics import METRICS
 from bertender.models.classifier import Classifier, open_classifier
 from bertender.problems import PROBLEMS
+from bertender.problems.multi_label_classification import MULTI_LABEL
 from bertender.problems.question_answering import QUESTION_ANSWERING
+from bertender.problems.regression import REGRESSION
+from bertender.problems.single_label_classification import SINGLE_LABEL
 from bertender.problems.token_classification import TOKEN_CLASSIFICATION
 from bertender.recipes.stages import STAGES
 from bertender.tasks.task import Split, Task
@@ -106,16 +109,30 @@ def test_the_graph_predicts_as_the_model_does(
         assert np.array_equal(ours.places, theirs.places)
 
 
-@pytest.mark.parametrize("task", [QUESTION_ANSWERING.name], indirect=True)
-def test_optimum_reads_starts_and_ends(
+BY_OPTIMUM = {
+    SINGLE_LABEL.name: "ModelForSequenceClassification",
+    MULTI_LABEL.name: "ModelForSequenceClassification",
+    REGRESSION.name: "ModelForSequenceClassification",
+    TOKEN_CLASSIFICATION.name: "ModelForTokenClassification",
+    QUESTION_ANSWERING.name: "ModelForQuestionAnswering",
+}
+"""Kind of problem -> the class of transformers that opens its model, after "Auto", and of Optimum
+that opens its graph, after "ORT"."""
+
+
+@pytest.mark.parametrize("task", BY_OPTIMUM, indirect=True)
+def test_optimum_gives_the_outputs_of_transformers(
     teacher: Artifact, graph: Artifact, eight_bits: Artifact, task: Task
 ) -> None:
     optimum = pytest.importorskip("optimum.onnxruntime", reason="none takes transformers 5")
-    read = load_tokenizer(teacher.path)(*task.dev.examples[3], return_tensors="pt")
-    expected = AutoModelForQuestionAnswering.from_pretrained(teacher.path)(**read)
+    kind = BY_OPTIMUM[task.problem_type]
+    tokenizer, example = load_tokenizer(teacher.path), task.dev.examples[3]
+    words = (list(example),) if task.problem.labels_words else example
+    read = tokenizer(*words, is_split_into_words=task.problem.labels_words, return_tensors="pt")
+    expected = getattr(transformers, f"Auto{kind}").from_pretrained(teacher.path)(**read)
     for artifact, far in ((graph, 1e-4), (eight_bits, 0.2)):
-        found = optimum.ORTModelForQuestionAnswering.from_pretrained(artifact.path)(**read)
-        for name in QUESTION_ANSWERING.column_outputs:
+        found = getattr(optimum, f"ORT{kind}").from_pretrained(artifact.path)(**read)
+        for name in task.problem.column_outputs or ("logits",):
             ours, theirs = (getattr(each, name).detach().numpy() for each in (found, expected))
             np.testing.assert_allclose(ours, theirs, atol=far)
 
