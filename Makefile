@@ -55,7 +55,8 @@ quick: install
 OF_A_MAJOR := tests/models tests/export/test_onnx_export.py tests/export/test_optimization.py \
 	tests/distill/test_architectures.py tests/quantize/test_quantizer.py \
 	tests/text/test_tokenizer_file.py tests/training/test_learning_rates.py tests/test_compatibility.py \
-	tests/test_families_and_steps.py tests/problems/test_problems.py::test_optimum_gives_the_outputs_of_transformers
+	tests/test_families_and_steps.py tests/problems/test_problems.py::test_optimum_gives_the_outputs_of_transformers \
+	tests/problems/test_vectors.py::test_other_libraries_pool_the_states_of_a_graph
 
 PYTEST_4 := OMP_NUM_THREADS=1 $(BEFORE_5)/bin/pytest --numprocesses 3 --dist loadfile
 

@@ -30,9 +30,10 @@ from bertender.core.findings import Findings, GraphFindings
 from bertender.gate.artifacts import new_graph, open_source, require_agreement
 from bertender.gate.judge import parity_sample
 from bertender.models.classifier import input_names, load_torch_classifier, problem_of
+from bertender.models.embedders import Embedder
 from bertender.models.families import FAMILIES, family_name, padding_embedding
 from bertender.models.family import BEFORE_5
-from bertender.models.graphs import LOGITS, nodes_of, save_graph
+from bertender.models.graphs import LOGITS, STATES, nodes_of, save_graph
 from bertender.models.onnx_session import LEFT_OUT, ONNX_NAME, RUNTIME_DOMAIN, SESSION_CONFIG
 from bertender.models.own_models import TABLE_MODELS
 from bertender.models.steps import STEPS
@@ -97,6 +98,8 @@ def write_onnx(source: Artifact, task: Task, config: ExportConfig, directory: Pa
     examples = parity_sample(task.dev.examples, config.parity_texts, config.seed)
     write_traced(model, names, path, config.opset)
     model.config.save_pretrained(directory)
+    if isinstance(model, Embedder):
+        model.write_sentence_files(directory)
     numbers = precision.examine(path, encode, examples, allow=config.overflow == "allow")
     if optimization.prepare(model):  # fused operators hide numbers
         write_traced(model, names, path, config.opset)
@@ -253,6 +256,10 @@ def _number(node: onnx.NodeProto | None) -> int | None:
 def write_traced(model: PreTrainedModel, names: Sequence[str], path: Path, opset: int) -> None:
     """Trace a run of a model into a graph with dynamic batch and length.
 
+    The graph of an embedder also has the output `last_hidden_state` (batch, seq, hidden), which
+    sentence-transformers, Optimum and transformers.js read, and pool themselves. Requests for the
+    logits alone compute it anyway.
+
     Args:
         model: model to run; its control flow must not depend on the tokens' values.
         names: its token inputs; the graph may leave some out.
@@ -268,27 +275,27 @@ def write_traced(model: PreTrainedModel, names: Sequence[str], path: Path, opset
     # the cache of a decoder is not a tensor, so it cannot be traced
     settings = {"use_cache": False} if "use_cache" in signature(whole).parameters else {}
 
-    def forward(*columns: torch.Tensor) -> torch.Tensor:
+    def forward(*columns: torch.Tensor) -> tuple[torch.Tensor, ...]:
         given = dict(zip(names, columns, strict=True))
-        logits: torch.Tensor = whole(traced, **given, **settings).logits
-        return logits
+        found = whole(traced, **given, **settings)
+        return tuple(found[name] for name in (LOGITS, STATES) if name in found)
 
     traced.forward = forward
     tokens = tuple(torch.ones(TRACED, dtype=torch.long) for _ in names)
     axes = {0: "batch", 1: "seq"}
     with _tracing(), torch.no_grad():
         try:
-            of_tokens = forward(*tokens).dim() == 3
+            shown = dict(zip((LOGITS, STATES), forward(*tokens), strict=False))
+            outputs = {
+                name: axes if each.dim() == 3 else {0: "batch"} for name, each in shown.items()
+            }
             torch.onnx.export(
                 traced,
                 tokens,
                 str(path),
                 input_names=list(names),
-                output_names=[LOGITS],
-                dynamic_axes={
-                    **dict.fromkeys(names, axes),
-                    LOGITS: axes if of_tokens else {0: "batch"},
-                },
+                output_names=list(outputs),
+                dynamic_axes={**dict.fromkeys(names, axes), **outputs},
                 opset_version=opset,
                 dynamo=False,  # its graphs have the patterns that fusions recognise
             )

@@ -11,6 +11,7 @@ An embedder is saved as its bare encoder, which `AutoModel` loads, with the file
 from __future__ import annotations
 
 import inspect
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -47,6 +48,14 @@ WITHOUT_DECODER = frozenset({"mt5", "t5", "umt5"})
 """Encoder-decoder architectures, of which only the encoder makes vectors."""
 EMBEDDERS: dict[type[PretrainedConfig], type[PreTrainedModel]] = {}
 """Embedder classes by config class: those built so far, and those of OWN_MODELS."""
+
+
+@dataclass
+class EmbedderOutput(SequenceClassifierOutput):
+    """The vectors as `logits` (batch, hidden), and the states that they were pooled from."""
+
+    last_hidden_state: torch.Tensor | None = None
+    """(batch, seq, hidden)"""
 
 
 class Embedder(PreTrainedModel):
@@ -101,10 +110,17 @@ class Embedder(PreTrainedModel):
         """Write the encoder, with the files of sentence-transformers."""
         encoder: Any = self.base_model
         encoder.save_pretrained(save_directory, *arguments, **settings)
+        self.write_sentence_files(Path(save_directory), **self._without_pooler())
+
+    def write_sentence_files(self, folder: Path, **model: Any) -> None:
+        """Write the files of sentence-transformers where it knows the architecture.
+
+        Args:
+            folder: folder of the encoder, or of its graph.
+            model: arguments of `from_pretrained` that fit the weights.
+        """
         if not hasattr(self.config, "opens_with"):  # transformers knows the architecture
-            width = self.config.hidden_size
-            model = self._without_pooler()
-            write_settings(Path(save_directory), self.vector, width, **model)
+            write_settings(folder, self.vector, self.config.hidden_size, **model)
 
 
 def embedder_of(config: type[PretrainedConfig]) -> type[PreTrainedModel]:
@@ -125,13 +141,14 @@ def _derived(config: type[PretrainedConfig], encoder: Any) -> type[PreTrainedMod
     signature = inspect.signature(encoder.forward)
     _, *names = signature.parameters
 
-    def forward(self: Any, *positional: Any, **inputs: Any) -> SequenceClassifierOutput:
+    def forward(self: Any, *positional: Any, **inputs: Any) -> EmbedderOutput:
         inputs |= {**dict(zip(names, positional, strict=False)), "return_dict": True}
         found = self.base_model(**inputs)
         states, mask = found.last_hidden_state, inputs.get("attention_mask")
         mask = states.new_ones(states.shape[:2]) if mask is None else mask
-        return SequenceClassifierOutput(
+        return EmbedderOutput(
             logits=self.pooled(states, mask),
+            last_hidden_state=states,
             hidden_states=found.hidden_states,
             attentions=getattr(found, "attentions", None),
         )

@@ -24,6 +24,8 @@ SMALLEST_EXTERNAL_BYTES = 1024
 
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 LOGITS = "logits"
+STATES = "last_hidden_state"
+"""Output of an embedder's graph that other libraries read, and pool themselves."""
 WRITTEN_ATTENTION = "MultiHeadAttention"
 """Attention operator of families that are exported with ONNX Runtime's operators
 (`Fusion.prepare`)."""

@@ -27,10 +27,12 @@ from bertender.core.errors import ConfigError, ModelError, ParityError, RuntimeM
 from bertender.core.findings import BundleFindings
 from bertender.gate.judge import TOLERANCES
 from bertender.models.classifier import Classifier, onnx_file, problem_of
-from bertender.models.graphs import nodes_of
+from bertender.models.embedders import SETTING
+from bertender.models.graphs import STATES, nodes_of
 from bertender.models.onnx_session import OnnxPredictor, create_session, session_options
 from bertender.models.own_models import OWN_MODELS
 from bertender.models.runtimes import RUNTIMES
+from bertender.models.sentence_files import PoolingName, VectorSettings
 from bertender.problems.problem import Problem
 from bertender.text.batch import Example, Tokenize
 from bertender.text.windows import windows_of
@@ -60,6 +62,8 @@ WITHOUT_KERNELS: Mapping[str, str] = {
     "GatherBlockQuantized": "tables of 4 bits have no kernel in WebAssembly",
 }
 """Operator -> reason why a page cannot open a graph with it."""
+POOLINGS: Mapping[PoolingName, str] = {"mean": "mean", "cls": "cls", "lasttoken": "last_token"}
+"""Pooling -> its name in transformers.js, which takes a row's last place for its last token."""
 
 
 @dataclass(frozen=True)
@@ -84,9 +88,7 @@ USES: Mapping[str, Use] = {
         "token-classification",
         "the pipeline labels tokens; the label of a word is that of its first token",
     ),
-    "sentence_embedding": Use(
-        "feature-extraction", "the output is the vector: ask for no pooling, which is in the graph"
-    ),
+    "sentence_embedding": Use("feature-extraction"),
     "question_answering": Use("question-answering"),
     "multiple_choice": Use(
         note="a logit for each pair of the question and a choice; the largest is the answer"
@@ -111,6 +113,8 @@ def use_of(source: Artifact) -> Use:
 def notes_of(source: Artifact, opened: Classifier) -> tuple[str, ...]:
     """Return notes: tasks left to the page, and facts for its author."""
     notes = [note] if (note := use_of(source).note) else []
+    if opened.problem.gives_vectors:
+        notes.append(f"the vector is `logits` of the model, or of the pipeline {_pooling(source)}")
     fitted = source.card.task.fitted
     if fitted:
         values = ", ".join(f"{name} {value:.4g}" for name, value in fitted.items())
@@ -124,6 +128,18 @@ def notes_of(source: Artifact, opened: Classifier) -> tuple[str, ...]:
             "in windows"
         )
     return tuple(notes)
+
+
+def _pooling(source: Artifact) -> str:
+    """Return how the pipeline is asked for the vectors of an artifact."""
+    graph = onnx.load(onnx_file(source), load_external_data=False).graph
+    if STATES not in {output.name for output in graph.output}:
+        return "without pooling"
+    config = json.loads((source.path / "config.json").read_text(encoding="utf-8"))
+    settings = VectorSettings(**config.get(SETTING, {}))
+    normalize = json.dumps(settings.normalize)
+    alone = ", of one text at a time" if settings.pooling == "lasttoken" else ""
+    return f"with {{pooling: '{POOLINGS[settings.pooling]}', normalize: {normalize}}}{alone}"
 
 
 def strings_of(problem: Problem[Any], example: Example) -> list[tuple[str, ...]]:

@@ -91,6 +91,9 @@ class SingleFile(Program):
 
     def write(self, source: Artifact, folder: Path) -> None:
         graph = onnx.load(onnx_file(source))
+        outputs = [entry for entry in graph.graph.output if entry.name == LOGITS]
+        del graph.graph.output[:]
+        graph.graph.output.extend(outputs)  # others are for programs that know their tokens
         reads = {entry.name for entry in graph.graph.input}
         _read_texts(graph, _tokenizer_node(source), reads)
         _answer(graph, source)

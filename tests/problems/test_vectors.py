@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import json
 import math
+import subprocess
+from collections.abc import Callable
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnxruntime
 import pytest
 import torch
 from transformers import AutoModel, BertModel
@@ -22,12 +26,18 @@ from bertender.gate.judge import TOLERANCES, check_parity, labelled_sample
 from bertender.metrics import score
 from bertender.models.classifier import open_classifier
 from bertender.models.importing import open_artifact
-from bertender.models.sentence_files import POOLINGS, VectorSettings, read_settings, write_settings
+from bertender.models.sentence_files import (
+    POOLINGS,
+    VectorSettings,
+    read_settings,
+    write_settings,
+)
 from bertender.problems.problem import Outputs
 from bertender.problems.sentence_embedding import SENTENCE_EMBEDDING, Vectors
 from bertender.tasks.loading import load_task
 from bertender.tasks.task import Split, Task, TaskConfig
 from bertender.text.batch import Batch
+from bertender.text.tokenizer import load_tokenizer
 from bertender.training.examples import token_dataset
 from bertender.training.heads import HEADS
 from bertender.training.heads.vectors import in_batch, ordered_cosines
@@ -38,8 +48,14 @@ from distill.finetuning.config import BagOfWordsConfig, FinetuneConfig
 from distill.finetuning.finetune import finetune_by_name
 from distill.pruning.config import PruneConfig
 from distill.pruning.pruner import prune
+from export.bundle import bundle
+from export.config import BundleConfig, ExportConfig
+from export.exporter import export
+from quantize.config import QuantizeConfig
+from quantize.quantizer import quantize
 from serve.client.endpoint import Classification
 from tests.fake_predictor import FakePredictor
+from tests.packages import NODE_MODULES, needs_node
 from tests.toy_models import save_encoder
 from tests.toys import similarity_task, tiny_tokenizer
 
@@ -254,9 +270,10 @@ def test_texts_alone_and_pairs_make_a_batch() -> None:
 # models
 
 
-def by_sentence_transformers(folder: Path, texts: list[str]) -> Any:
+def by_sentence_transformers(folder: Path, texts: list[str], **settings: Any) -> Any:
     library = pytest.importorskip("sentence_transformers")
-    opened = library.SentenceTransformer(str(folder), device="cpu", local_files_only=True)
+    settings |= {"device": "cpu", "local_files_only": True}
+    opened = library.SentenceTransformer(str(folder), **settings)
     return opened.encode(texts, convert_to_numpy=True)
 
 
@@ -267,6 +284,74 @@ def test_sentence_transformers_gives_the_same_vectors(teacher: Artifact) -> None
     theirs = by_sentence_transformers(teacher.path, texts)
     assert np.abs(ours - theirs).max() == 0
     assert np.linalg.norm(ours, axis=1) == pytest.approx(1, abs=1e-6)
+
+
+GRAPHS: dict[str, Callable[[Artifact, Task, Path], Artifact]] = {
+    "none": lambda teacher, task, out: export(teacher, task, ExportConfig(), out),
+    "fused": lambda teacher, task, out: export(teacher, task, ExportConfig(optimize="fused"), out),
+    "float16": lambda teacher, task, out: export(
+        teacher, task, ExportConfig(precision="float16"), out
+    ),
+    **{
+        scheme: lambda teacher, task, out, scheme=scheme: quantize(
+            export(teacher, task, ExportConfig(), out / "graph"),
+            task,
+            QuantizeConfig(scheme=scheme),
+            out / "small",
+        )
+        for scheme in ("dynamic", "static", "four-bit-embeddings")
+    },
+}
+"""What makes a graph of the teacher."""
+
+
+@pytest.mark.parametrize("made", GRAPHS)
+def test_other_libraries_pool_the_states_of_a_graph(
+    made: str, teacher: Artifact, tmp_path: Path
+) -> None:
+    graph = GRAPHS[made](teacher, similarity_task(8, 60), tmp_path / "made")
+    assert read_settings(graph.path) == read_settings(teacher.path)
+    session = onnxruntime.InferenceSession(graph.path / "model.onnx")
+    texts = ["apple pear", "saw drill hammer saw drill plum", "melon"]
+    read = load_tokenizer(graph.path)(texts, padding=True, return_tensors="np")
+    vectors, states = session.run(["logits", "last_hidden_state"], dict(read))
+    counted = read["attention_mask"][:, :, None]
+    pooled = (states * counted).sum(1) / counted.sum(1)
+    pooled /= np.linalg.norm(pooled, axis=1, keepdims=True)
+    np.testing.assert_allclose(pooled, vectors, atol=2e-3 if made == "float16" else 1e-5)
+    if find_spec("optimum"):
+        theirs = by_sentence_transformers(graph.path, texts, backend="onnx")
+        np.testing.assert_allclose(theirs, vectors, atol=0.02)  # 8 bits see the batch's order
+
+
+ASKED_IN_NODE = """
+import {{ pipeline }} from "@huggingface/transformers";
+const ask = await pipeline("feature-extraction", "./");
+console.log(JSON.stringify((await ask({texts}, {options})).tolist()));
+"""
+
+
+@needs_node
+@pytest.mark.parametrize("settings", [VectorSettings("cls", False), VectorSettings("mean")])
+def test_a_page_gets_the_vector_by_the_pooling_of_the_note(
+    settings: VectorSettings, encoder: Path, tmp_path: Path
+) -> None:
+    folder, task = tmp_path / "theirs", similarity_task(8, 60)
+    model = BertModel.from_pretrained(encoder)
+    model.save_pretrained(folder)
+    tiny_tokenizer().save_pretrained(folder)
+    write_settings(folder, settings, model.config.hidden_size)
+    graph = export(open_artifact(folder), task, ExportConfig(), tmp_path / "graph")
+    config = BundleConfig(to="browser", node_modules=NODE_MODULES, golden_texts=8)
+    page = bundle(graph, task, config, tmp_path / "page")
+    assert page.card.findings.bundle is not None
+    note = next(each for each in page.card.findings.bundle.notes if "pooling" in each)
+    texts, options = ["apple pear plum", "melon"], note[note.index("{") :]
+    (page.path / "node_modules").symlink_to(NODE_MODULES.resolve())
+    write(page.path / "ask.mjs", ASKED_IN_NODE.format(texts=json.dumps(texts), options=options))
+    asked = subprocess.run(["node", "ask.mjs"], cwd=page.path, capture_output=True, check=True)
+    ours = open_classifier(graph).logits([(text,) for text in texts])
+    np.testing.assert_allclose(json.loads(asked.stdout), ours, atol=1e-5)
 
 
 def test_the_folder_is_an_encoder_of_transformers(teacher: Artifact) -> None:
