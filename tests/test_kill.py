@@ -93,7 +93,7 @@ MODEL_WRITTEN = "bertender.gate.judge:check_parity"
 BEFORE_THE_CARD = "bertender.core.artifact:library_versions"
 BEFORE_PUBLISHING = "bertender.core.files:publish"
 BEFORE_SAVING = "bertender.recipes.stage:save_result"
-BEFORE_THE_STAMP = "bertender.core.build_once:replacing"
+BEFORE_THE_STAMP = "bertender.core.build_once:_Stamp.write"
 
 DEATHS = (
     Death("bag", BEFORE_THE_CARD),

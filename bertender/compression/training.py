@@ -24,8 +24,8 @@ from bertender.compression.candidates import Candidate
 from bertender.compression.config import CompressConfig
 from bertender.compression.report import CandidateResult, Round
 from bertender.core.artifact import Artifact
+from bertender.core.build_once import seconds_of_build
 from bertender.core.errors import ConfigError
-from bertender.core.files import save_text
 from bertender.models.classifier import open_classifier
 from bertender.models.runtimes import DEFAULT_RUNTIME
 from bertender.recipes.recipe import PlannedStep, Step, run_step
@@ -206,7 +206,7 @@ class Built:
     artifacts: Mapping[str, Artifact]
     """Artifacts by step name, the teacher's included."""
     seconds: float
-    """Seconds that the steps took, in this run or an earlier one."""
+    """Seconds that the steps took, in this run and in earlier ones."""
 
     @property
     def last(self) -> Artifact:
@@ -230,13 +230,7 @@ def build(
         config = STAGES[step.stage].config.parse(step.settings)
         outcome = run_step(PlannedStep(step, config, folder), task, done)
         done[step.name] = Artifact.load(outcome.output, verify=False)
-        noted = folder / f"{step.name}.seconds"
-        if not outcome.reused:
-            save_text(f"{outcome.seconds}\n", noted)
-        try:
-            seconds += float(noted.read_text(encoding="utf-8"))
-        except (OSError, ValueError):  # a run was killed before it saved the time
-            continue
+        seconds += seconds_of_build(outcome.output)
     return Built(done, seconds)
 
 

@@ -15,9 +15,11 @@ import json
 import logging
 import os
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from threading import Event, Thread
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 from bertender.core.artifact import check_replaceable
@@ -28,6 +30,8 @@ from bertender.core.files import CACHE_VARIABLE, replacing, replacing_directory
 logger = logging.getLogger(__name__)
 
 STAMPS = ".stamps"
+NOTED_S = 10.0
+"""Interval at which the time of a build is written, for the case that it is killed."""
 
 Fingerprint: TypeAlias = Callable[[Path], str]
 """place -> digest of its content; raises ValueError, OSError or a BertenderError for damaged
@@ -63,10 +67,10 @@ def build_once(
     stamp = _Stamp(places, identity, fingerprint)
     if not fresh and stamp.holds():
         return True
-    stamp.begin()  # the last stamp is not valid during the build
     try:
-        build()
-    except BaseException:
+        with stamp.counting(fresh):  # the last stamp is not valid during the build
+            build()
+    except Exception:  # an interrupted run continues
         if not places[0].exists():
             stamp.path.unlink(missing_ok=True)
         raise
@@ -74,9 +78,17 @@ def build_once(
     return False
 
 
+def seconds_of_build(place: Path) -> float:
+    """Return the seconds that `build_once` took for a place, in interrupted runs too; 0 if they are
+    unknown."""
+    return _seconds_in(_read(_stamp_of(place)))
+
+
 def was_built(place: Path) -> bool:
-    """Return whether `build_once` has built this place, or begun to, as the first of its places."""
-    return _stamp_of(place).is_file()
+    """Return whether `build_once` has built this place as the first of its places, or was killed
+    while it did."""
+    stamp = _stamp_of(place)
+    return stamp.is_file() and not _read(stamp).get("absent")
 
 
 def directory_once(directory: Path, identity: Any, write: Callable[[Path], object]) -> Path:
@@ -110,6 +122,7 @@ class _Stamp:
         plain = json.dumps(identity, sort_keys=True, default=str)
         self.identity = hashlib.sha256(plain.encode()).hexdigest()
         self.fingerprint = fingerprint
+        self.seconds = 0.0
 
     def holds(self) -> bool:
         """Return whether the places hold what would be built; the log has the reason if not."""
@@ -125,7 +138,7 @@ class _Stamp:
         except (BertenderError, OSError, ValueError) as error:
             logger.warning("%s is damaged and is made again: %s", self.places[0], error)
             return False
-        if recorded == current:
+        if isinstance(recorded, dict) and {**recorded, **current} == recorded:
             return True
         if isinstance(recorded, dict) and recorded.get("identity") == self.identity:
             logger.warning(
@@ -135,20 +148,57 @@ class _Stamp:
             logger.info("%s is made again: it was made of something else", self.places[0])
         return False
 
-    def begin(self) -> None:
-        """Replace the record by an empty one, by which a killed run still recognises its own
-        work."""
-        with suppress(OSError):  # if nothing can be written, `build` reports it
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            self.path.write_text("{}", encoding="utf-8")
+    @contextmanager
+    def counting(self, fresh: bool) -> Iterator[None]:
+        """Replace the record during a build by one without fingerprints, by which a killed run
+        recognises its own work and the seconds that it took."""
+        recorded = _read(self.path)
+        earlier = 0.0
+        if not fresh and recorded.get("unfinished") == self.identity:
+            earlier = _seconds_in(recorded)
+        started, ended = time.monotonic(), Event()
+
+        def note(**more: bool) -> None:
+            self.seconds = earlier + time.monotonic() - started
+            with suppress(OSError):  # if nothing can be written, `build` reports it
+                self._save({"unfinished": self.identity, **more})
+
+        def note_often() -> None:
+            while not ended.wait(NOTED_S):
+                note()
+
+        note()
+        noting = Thread(target=note_often, daemon=True)
+        noting.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            noting.join()
+            note(absent=not self.places[0].exists())
 
     def write(self) -> None:
+        self._save(self._record())
+
+    def _save(self, record: dict[str, Any]) -> None:
         with replacing(self.path) as draft:
-            draft.write_text(json.dumps(self._record()), encoding="utf-8")
+            draft.write_text(json.dumps({**record, "seconds": self.seconds}), encoding="utf-8")
 
     def _record(self) -> dict[str, Any]:
         fingerprints = [self.fingerprint(place) for place in self.places]
         return {"identity": self.identity, "fingerprints": fingerprints}
+
+
+def _read(stamp: Path) -> dict[str, Any]:
+    try:
+        return dict(json.loads(stamp.read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError):
+        return {}
+
+
+def _seconds_in(record: Mapping[str, Any]) -> float:
+    seconds = record.get("seconds")
+    return seconds if isinstance(seconds, float) else 0.0
 
 
 Value = TypeVar("Value")

@@ -115,6 +115,7 @@ def test_a_second_run_makes_nothing_again(
     again = _compression(trained, task, out, candidates=2).run()
     assert {path: path.stat().st_mtime_ns for path in out.rglob("*.safetensors")} == before
     assert (again.chosen, again.minutes) == (report.chosen, report.minutes)
+    assert report.minutes > 0
 
 
 def test_no_model_of_other_limits_stays_where_none_is_within_these(

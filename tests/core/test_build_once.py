@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import os
 import shutil
+import signal
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -11,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from bertender.core import build_once as module
 from bertender.core.artifact import sha256_of
 from bertender.core.build_once import (
     STAMPS,
@@ -18,9 +21,12 @@ from bertender.core.build_once import (
     build_once,
     cached,
     directory_once,
+    seconds_of_build,
     sizes_of,
+    was_built,
 )
 from bertender.core.errors import DataError
+from tests.forked import start
 
 IDENTITY = {"seed": 1, "files": ["a", "b"]}
 
@@ -160,3 +166,56 @@ def test_a_stamp_says_nothing_of_what_was_built_after_it(places: list[Path]) -> 
     with pytest.raises(KeyboardInterrupt):
         build_once(places, "other", killed)
     assert built(places)
+
+
+SECONDS = 0.2
+"""Of a build that is interrupted."""
+
+
+def build_and_die(place: Path) -> None:
+    def build() -> None:
+        enough = seconds_of_build(place) + SECONDS
+        while seconds_of_build(place) < enough:
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    module.NOTED_S = 0.01
+    build_once([place], IDENTITY, build)
+
+
+def build_and_stop(place: Path) -> None:
+    def build() -> None:
+        time.sleep(SECONDS)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        build_once([place], IDENTITY, build)
+
+
+def kill(place: Path) -> None:
+    process = start(build_and_die, place, said=place.with_name("said"))
+    process.join(60)
+    assert process.exitcode == -signal.SIGKILL
+
+
+@pytest.mark.parametrize(("interrupt", "may_be_there"), [(kill, True), (build_and_stop, False)])
+def test_the_time_of_interrupted_builds_counts(
+    interrupt: Callable[[Path], None], may_be_there: bool, tmp_path: Path
+) -> None:
+    place = tmp_path / "model"
+    for _ in range(2):
+        interrupt(place)
+        assert was_built(place) is may_be_there
+    build_once([place], IDENTITY, place.touch)
+    taken = seconds_of_build(place)
+    assert taken >= 2 * SECONDS
+    assert build_once([place], IDENTITY, place.touch)
+    assert seconds_of_build(place) == taken
+
+
+@pytest.mark.parametrize(("identity", "fresh"), [("other", False), (IDENTITY, True)])
+def test_the_time_of_another_build_does_not(identity: object, fresh: bool, tmp_path: Path) -> None:
+    place = tmp_path / "model"
+    build_and_stop(place)
+    build_once([place], identity, place.touch, fresh=fresh)
+    assert seconds_of_build(place) < SECONDS
