@@ -65,8 +65,8 @@ from bertender.tasks.task import Task
 
 REPORT = "report.json"
 TABLE = "table.json"
-SHAPING = ("noisy", "threads", "unlabelled_texts", "vocab_floor", "vocab_size")
-"""Settings that a probe depends on, besides its candidate."""
+CUTTING = ("unlabelled_texts", "vocab_floor", "vocab_size")
+"""Settings that a probe with a smaller vocabulary depends on, besides its candidate."""
 
 
 @dataclass(frozen=True)
@@ -203,14 +203,17 @@ class Compression:
         """Return measurements of this run, or of an earlier run with any limits."""
         place, config = self.out / file, self.config
         conditions = [
-            *(getattr(config, name) for name in SHAPING),
             timing_of(config),
-            config.is_explicit("vocab_size"),  # the default depends on the start
             [folder_digest(Path(name)) for name in config.students],
-            config.unlabelled and digest_of(config.unlabelled),
             processor_name(environment()),
             library_versions(),
         ]
+        if any(candidate.vocab for candidate in candidates):
+            conditions += [
+                *(getattr(config, name) for name in CUTTING),
+                config.is_explicit("vocab_size"),  # the default depends on the start
+                config.unlabelled and digest_of(config.unlabelled),
+            ]
         names = sorted(candidate.model_dump_json() for candidate in candidates)
         identity = [names, self.teacher.digest, self.task.fingerprint(), conditions]
         build_once([place], identity, lambda: save_result(measure(), place))

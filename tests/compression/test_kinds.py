@@ -68,6 +68,18 @@ def test_a_model_of_each_kind_is_compressed(
     assert len(model.outputs(asked)) == len(asked)
 
 
+@pytest.mark.usefixtures("brief_probes")
+def test_probes_of_a_whole_vocabulary_are_not_made_again_for_other_texts(
+    teacher_of: Callable[[str], Artifact], tmp_path: Path
+) -> None:
+    kind, texts, said = TOKEN_CLASSIFICATION.name, tmp_path / "more.txt", list[str]()
+    texts.write_text("plum saw")
+    for more in ({}, {"unlabelled": texts}):
+        config = CompressConfig.parse({**SMALLEST, **more})
+        Compression(teacher_of(kind), NAMED[kind], config, tmp_path / "out", said.append).plan()
+    assert said == ["probe teacher-3-dynamic"]
+
+
 @pytest.mark.parametrize("kind", ALL)
 def test_a_size_of_the_vocabulary_is_read_or_refused(kind: str) -> None:
     task, config = TASKS[kind], CompressConfig.parse({"vocab_size": 70})
