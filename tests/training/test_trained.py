@@ -46,10 +46,11 @@ def test_what_was_trained_is_written_and_loaded_and_its_checkpoints_go(
     ("config", "identity", "notes"),
     [
         (JudgedConfig(max_drop=1.0), "a", "new!"),
+        (JudgedConfig(max_drop=1.0, checkpoint_steps=7), "a", "new!"),
         (JudgedConfig(max_drop=1.0, epochs=7), "a", "new"),
         (JudgedConfig(max_drop=1.0), "b", "new"),
     ],
-    ids=["another judgement", "another setting", "other texts"],
+    ids=["another judgement", "other checkpoints", "another setting", "other texts"],
 )
 def test_a_refused_run_goes_on_only_where_nothing_that_shapes_it_has_changed(
     config: JudgedConfig, identity: str, notes: str, task: Task, tmp_path: Path

@@ -248,6 +248,7 @@ def test_a_killed_run_goes_on_to_the_same_artifacts(
         with pytest.raises(KeyboardInterrupt):
             finetune_tasks_by_name(task, config, tmp_path / "killed")
         assert not list(tmp_path.glob("killed*"))
+        config = config.changed({"checkpoint_steps": 3})
         resumed = finetune_tasks_by_name(task, config, tmp_path / "killed")
     assert len(steps) == 7 + whole.card.findings.training.steps - 4, (
         "it went on from the checkpoint"
