@@ -269,11 +269,18 @@ def work_directory(out: Path, *identity: Any) -> Iterator[Path]:
     whole = [*identity, os.environ.get("WORLD_SIZE", "1"), library_versions()]
     text = json.dumps(whole, sort_keys=True, default=str)
     work = folder / hashlib.sha256(text.encode()).hexdigest()[:16]
+    others = [] if work.exists() else [*folder.glob("*/")]
     work.mkdir(parents=True, exist_ok=True)
     if os.environ.get("RANK", "0") != "0":  # the first process of a distributed run takes the lock
         yield work
         return
     with _held(folder / "lock", out):
+        if others:
+            logger.warning(
+                "%s starts from the beginning: the run for it that has not ended had other "
+                "settings, data or versions of libraries",
+                out,
+            )
         yield work
         shutil.rmtree(folder, ignore_errors=True)
 

@@ -48,6 +48,14 @@ def test_work_vanishes_on_success(tmp_path: Path, name: str) -> None:
     assert not work.exists() and not stale.exists() and kept.exists()
 
 
+def test_a_run_that_does_not_continue_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for identity, texts in (("config", 0), ("config", 0), ("other config", 1), ("config", 1)):
+        work_of(tmp_path / "model", identity)
+        assert caplog.text.count("model starts from the beginning") == texts
+
+
 def test_foreign_directory_is_refused_before_training(tmp_path: Path) -> None:
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis" / "chapter.txt").touch()
