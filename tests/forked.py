@@ -6,12 +6,14 @@ import multiprocessing
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
-__all__ = ["command", "start"]
+__all__ = ["command", "signalled", "start"]
 
 ENDINGS = (".out", ".err")
 """Of the files for standard output (descriptor 1) and standard error (2)."""
@@ -37,6 +39,19 @@ def command(*words: str | Path) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     sys.argv = ["bertender", *map(str, words)]
     main()
+
+
+def signalled(folder: Path, number: signal.Signals) -> None:
+    """Run a command that gets a signal while it has temporary files in `folder`."""
+    from bertender.cli import main
+
+    def halfway() -> None:
+        with TemporaryDirectory(dir=folder):
+            os.kill(os.getpid(), number)
+            time.sleep(60)
+
+    main.command_of = lambda name: halfway
+    command("doctor")
 
 
 def _redirected(said: Path, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:

@@ -11,11 +11,13 @@ import importlib.util
 import logging
 import os
 import re
+import signal
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib import metadata
+from types import FrameType
 from typing import Annotated, Any, NamedTuple
 
 import typer
@@ -30,6 +32,9 @@ logger = logging.getLogger(__name__)
 
 INTERRUPTED = 130
 """Exit status of a shell for a command interrupted by Ctrl-C."""
+
+STOPPING = (signal.SIGTERM, signal.SIGHUP)
+"""Signals that would end Python at once, and leave its temporary files: copies of models."""
 
 OF_THE_SYSTEM = re.compile(r"\(os error \d+\)")
 """End of the system's errors in safetensors and tokenizers, whose exceptions are no OSError."""
@@ -100,8 +105,11 @@ VersionOption = Annotated[
 
 
 def main() -> None:
-    """Run the command line; exit with 0, 1 (a check said no), 2 (it could not be done) or 130
-    (interrupted)."""
+    """Run the command line; exit with 0, 1 (a check said no), 2 (it could not be done), 130
+    (interrupted), or 128 and the number of a signal that stopped it."""
+    for number in STOPPING:
+        if signal.getsignal(number) == signal.SIG_DFL:  # nohup ignores one
+            signal.signal(number, _stop)
     requested = next((word for word in sys.argv[1:] if word in COMMANDS), None)
     try:
         build_app(requested)()
@@ -111,6 +119,10 @@ def main() -> None:
     except Exception:  # a bug, or no memory: Python would exit with 1, as where a check said no
         traceback.print_exc()
         sys.exit(BertenderError.exit_code)
+
+
+def _stop(number: int, frame: FrameType | None) -> None:
+    sys.exit(128 + number)
 
 
 def build_app(requested: str | None) -> typer.Typer:

@@ -39,7 +39,7 @@ from serve.client.access import AccessConfig
 from serve.config import DeployConfig, ServeCommandConfig
 from serve.loadtest import LoadConfig
 from serve.tuning import TuneConfig
-from tests.forked import command, start
+from tests.forked import command, signalled, start
 from tests.front import WRITERS, fail, invoke, succeed, write_toy_files
 from tests.listening import listed_steps
 
@@ -295,6 +295,16 @@ def test_no_library_calls_home(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name)
     succeed("show", "--help")
     assert os.environ["ORT_DISABLE_TELEMETRY"] == os.environ["HF_HUB_DISABLE_TELEMETRY"] == "1"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_what_is_stopped_leaves_no_temporary_files(number: signal.Signals, tmp_path: Path) -> None:
+    (folder := tmp_path / "temporary").mkdir()
+    process = start(signalled, folder, number, said=tmp_path / "said")
+    process.join(30)
+    assert process.exitcode == 128 + number, (tmp_path / "said.err").read_text()
+    assert not [*folder.iterdir()]
+    assert not (tmp_path / "said.err").read_text()
 
 
 @pytest.mark.slow
