@@ -175,7 +175,8 @@ def _guarded(name: str) -> Callable[..., None]:
             _complain(f"{error}; put that right and run the same command again")
             raise typer.Exit(BertenderError.exit_code) from None
         except KeyboardInterrupt:
-            _complain("interrupted; run the same command again to continue from here")
+            anew = ", without --fresh," if kwargs.get("fresh") else ""
+            _complain(f"interrupted; run the same command again{anew} to continue from here")
             raise typer.Exit(INTERRUPTED) from None
 
     return guarded

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
+from bertender.cli import making
 from bertender.cli.making import averages_of, show_gain
 from bertender.core.artifact import Artifact
 from bertender.core.errors import DataError
@@ -83,6 +84,18 @@ def test_fresh(recipe: Path, tmp_path: Path) -> None:
     words = ("run", recipe, "--json")
     succeed(*words)
     assert not any(step["reused"] for step in last_line(succeed(*words, "--fresh"))["steps"])
+
+
+def test_what_would_continue_a_fresh_run_is_said(
+    recipe: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*given: Any, **settings: Any) -> list[StepOutcome]:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(making, "run_recipe", interrupted)
+    said = fail("run", recipe, "--fresh", status=130)
+    assert "run the same command again, without --fresh, to continue" in said
+    assert "--fresh" not in fail("run", recipe, status=130)
 
 
 def test_set_changes_steps_and_task(recipe: Path, tmp_path: Path) -> None:
