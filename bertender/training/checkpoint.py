@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, load_model, save_file, save_model
-from transformers import PreTrainedModel, Trainer
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, Trainer
 from transformers.utils import SAFE_WEIGHTS_NAME
 
 from bertender.core.artifact import sha256_of
@@ -286,6 +286,16 @@ def encoder_digest(model: PreTrainedModel) -> str:
     }
     written = json.dumps(settings, sort_keys=True, default=str)
     return hashlib.sha256(f"{weights_digest(model)} {written}".encode()).hexdigest()
+
+
+def start_digest(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> str:
+    """Return a sha256 of what training starts from: an encoder and all of its tokenizer but the
+    longest input, which is a setting."""
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    of_last_call = {"padding": None, "truncation": None}
+    tokens = {**json.loads(backend.to_str()), **of_last_call} if backend else tokenizer.get_vocab()
+    written = json.dumps(tokens, sort_keys=True)
+    return hashlib.sha256(f"{encoder_digest(model)} {written}".encode()).hexdigest()
 
 
 def tensors_digest(tensors: Mapping[str, torch.Tensor]) -> str:

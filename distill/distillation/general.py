@@ -28,7 +28,7 @@ from bertender.core.machine import is_main_process, wait_for_processes
 from bertender.models.families import padding_embedding
 from bertender.models.own_models import ExpectedModel, without_weights
 from bertender.text.tokenizer import longest_input, padding_of
-from bertender.training.checkpoint import tensors_digest
+from bertender.training.checkpoint import start_digest, tensors_digest
 from bertender.training.examples import TensorBatch, TokenDataset
 from bertender.training.loop import training_findings
 from bertender.training.steps import Objective
@@ -203,7 +203,7 @@ class OnCorpus(Distillation):
         weights = tensors_digest(teacher.model.state_dict())
         self.identity: tuple[Any, ...] = (
             self.surveyed.sha256,
-            (weights, sorted(tokenizer.get_vocab().items())),
+            (weights, start_digest(teacher.model, tokenizer)),
         )
         """Inputs of the run besides the settings."""
 

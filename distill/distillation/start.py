@@ -15,7 +15,7 @@ from bertender.models.family import UNKNOWN_LAYERS
 from bertender.models.own_models import ExpectedModel, without_weights
 from bertender.tasks.task import Split, Task
 from bertender.text.tokenizer import load_tokenizer
-from bertender.training.checkpoint import tensors_digest
+from bertender.training.checkpoint import start_digest, tensors_digest
 from bertender.training.heads import head_of
 from distill.distillation.config import ALL_TOKENS, DistillConfig, StudentConfig
 from distill.distillation.distillation import check_compatible
@@ -139,7 +139,7 @@ def find_start(
             f"whole texts: {', '.join(free)}; or distilbert with weights cosine=0."
         )
     projections = load_projections(source, method.name)
-    digest = tensors_digest({**model.base_model.state_dict(), **projections})
+    digest = start_digest(model, tokenizer) + tensors_digest(projections)
     return Start(source, model, digest, reads_teacher_tokens=same, projections=projections)
 
 

@@ -39,7 +39,7 @@ from bertender.models.families import encoder_layers
 from bertender.problems.single_label_classification import SINGLE_LABEL
 from bertender.tasks.loading import load_task
 from bertender.tasks.task import Task, TaskConfig
-from bertender.training.checkpoint import weights_digest
+from bertender.training.checkpoint import start_digest
 from bertender.training.examples import (
     TASK_COLUMN,
     TensorBatch,
@@ -109,7 +109,7 @@ def finetune(
     max_length = config.max_length or usual_length([task], tokenizer, config.windows)
     tokenizer = cut_at(tokenizer, max_length, model.config, config.windows)
     examples = token_dataset(task.train, tokenizer, task.problem_type)
-    identity = (task.fingerprint(), weights_digest(model), parent and parent.digest)
+    identity = (task.fingerprint(), start_digest(model, tokenizer), parent and parent.digest)
     with (
         work_directory(out, "finetune", config.shaping(), *identity) as work,
         trained_parts(model, config),
@@ -245,7 +245,7 @@ def finetune_tasks(
     tokenizer = cut_at(tokenizer, max_length, classifiers[0].config)
     shared = SharedEncoder(classifiers)
     prints = [task.fingerprint() for task in tasks]
-    identity = (prints, weights_digest(classifiers[0]), parent and parent.digest)
+    identity = (prints, start_digest(classifiers[0], tokenizer), parent and parent.digest)
 
     def score(trained: SharedEncoder) -> dict[str, float]:
         """Return each task's validation score, by task and metric name."""

@@ -30,7 +30,7 @@ from bertender.models.families import check_positions, family_of, padding_embedd
 from bertender.models.own_models import OWN_MODELS, ExpectedModel, without_weights
 from bertender.text.batch import is_blank
 from bertender.text.tokenizer import load_tokenizer, padding_of
-from bertender.training.checkpoint import weights_digest
+from bertender.training.checkpoint import start_digest
 from bertender.training.examples import TokenDataset
 from bertender.training.loop import TrainingReport, planned, train, training_findings
 from bertender.training.steps import Objective
@@ -137,7 +137,7 @@ def pretrain(passages: Iterable[str], config: PretrainConfig, out: Path) -> Arti
         check_stackable(shallow, config, row.family)
 
     start = start_from(source, config) if source else None
-    known = weights_digest(start[0]) if start else shallow and shallow.digest
+    known = start_digest(*start) if start else shallow and shallow.digest
     phrases = read_phrases(config.phrases) if config.phrases else ()
     identity = (*(each.surveyed.sha256 for each in languages), known, *phrases)
     with work_directory(out, "pretrain", config.shaping(), *identity) as work:
