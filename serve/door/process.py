@@ -206,6 +206,8 @@ class Process:
         servers = {
             name: http_server(app, settings, on_refusal=refuse) for name, app in apps.items()
         }
+        for name in servers:
+            self._listen(name, sockets[name])
         grpc_front = None
         if self.config.grpc_port is not None:
             grpc_front = await self._grpc(sockets["grpc_port"], self.config.grpc_port)
@@ -231,6 +233,15 @@ class Process:
         finally:
             for each in (died, leaving, *tasks):
                 each.cancel()
+
+    def _listen(self, name: str, bound: socket.socket) -> None:
+        """Listen on a port, since uvloop does not report that it cannot. While the models loaded,
+        another process that had bound the port too may have begun to listen."""
+        try:
+            bound.listen()
+        except OSError as error:
+            port = bound.getsockname()[1]
+            raise listening_error(self.config.host, name, port, error) from None
 
     async def _grpc(self, held: socket.socket, port: int) -> grpc.aio.Server:
         """Start to listen for gRPC, which opens its port itself."""

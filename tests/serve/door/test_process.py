@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import socket
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -11,9 +12,14 @@ from pathlib import Path
 
 import psutil
 import pytest
+import uvloop
 
 from bertender.core.artifact import Artifact
+from bertender.core.errors import PortTakenError
+from serve.config import ServeConfig
+from serve.door.process import Process
 from serve.server.server import Server
+from tests.serve.door.fake_engine import FakeEngine
 from tests.serve.processes import assert_gone, family_of, stub_of
 from tests.serve.routes import ask_http
 from tests.served import served
@@ -111,6 +117,25 @@ def test_a_door_that_stood_still_blames_nobody(running: Server) -> None:
     time.sleep(5)
     assert family_of(running) == before
     assert ask_http(running.config.http_port, "POST", INFER, BODY)[0] == 200
+
+
+def test_a_port_that_another_takes_while_the_models_load_is_named(tmp_path: Path) -> None:
+    """Both have bound it before either listened."""
+    with socket.socket() as other:
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        other.bind(("127.0.0.1", 0))
+
+        class Slow(FakeEngine):
+            async def start(self) -> None:
+                other.listen()
+
+        async def run() -> None:
+            config = ServeConfig(http_port=0, metrics_port=other.getsockname()[1])
+            process = Process(Slow(), config, tmp_path)
+            await process.run(lambda ready: process.leave())
+
+        with pytest.raises(PortTakenError, match="--metrics-port"):
+            uvloop.run(run())
 
 
 def wait_for_readiness(port: int, status: int, timeout_s: float) -> None:
