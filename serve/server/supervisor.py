@@ -2,11 +2,12 @@
 
 The supervisor starts the command in its arguments and waits. When its standard input closes (also
 if the owner is killed with SIGKILL), or at SIGTERM, it stops the command and all processes that the
-command started, and removes the workspace; SIGUSR1 skips the wait for the command. If the command
-ends by itself, the supervisor ends with the same exit status and leaves the workspace to the owner,
-which may start another command in it. SIGUSR2 reports that the command does not answer, and kills
-it. In all cases the supervisor removes shared memory whose name begins with SHARED_MEMORY, which
-Triton leaves when a model does not load, and the empty folders that Triton leaves in /tmp.
+command started; SIGUSR1 skips the wait for the command. If the command ends by itself, the
+supervisor ends with the same exit status. It removes the workspace if the owner has ended, and else
+leaves it to the owner, which may start another command in it. SIGUSR2 reports that the command does
+not answer, and kills it. In all cases the supervisor removes shared memory whose name begins with
+SHARED_MEMORY, which Triton leaves when a model does not load, and the empty folders that Triton
+leaves in /tmp.
 
 LOG is a file, to which both outputs of the command are appended, or `-` for standard output. A file
 that grows beyond LOG_MAX_BYTES is copied to LOG.1 and emptied. The command writes to the file
@@ -92,7 +93,7 @@ def main(arguments: list[str]) -> int:
         if options.log != STANDARD_OUTPUT:
             log = stack.enter_context(Path(options.log).open("ab", buffering=0))
         status = _run(options, owner, log)
-    if owner.gone:
+    if owner.has_ended():
         shutil.rmtree(options.workspace, ignore_errors=True)
     return 0 if owner.gone else status
 
@@ -210,6 +211,7 @@ class Owner:
     """The process that started this one, watched through standard input."""
 
     gone = False
+    """Whether the command must end: the owner has, or a signal says so."""
     is_hurried = False
     """Whether to end the command without waiting for it."""
     found_hung = False
@@ -226,13 +228,17 @@ class Owner:
         self.gone, self.is_hurried = True, hurried or self.is_hurried
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait until the owner closes its end or the time is over; return whether it has closed."""
+        """Wait until the command must end or the time is over; return whether it must end."""
         deadline = time.monotonic() + timeout_s
         while not self.gone and (left := deadline - time.monotonic()) > 0:
             # Python resumes the wait after a signal
-            if select.select([sys.stdin], [], [], min(left, POLL_S))[0]:
-                self.gone = self.gone or not os.read(sys.stdin.fileno(), 4096)
+            self.gone = self.has_ended(min(left, POLL_S)) or self.gone
         return self.gone
+
+    def has_ended(self, timeout_s: float = 0.0) -> bool:
+        """Wait until the owner closes its end or the time is over; return whether it has closed."""
+        is_readable = select.select([sys.stdin], [], [], timeout_s)[0]
+        return bool(is_readable) and not os.read(sys.stdin.fileno(), 4096)
 
 
 class Stubs:
