@@ -135,7 +135,12 @@ class AskedTriton(Engine):
             parameters["truncate"].bool_param = True
         if request.timeout_ms is not None:
             parameters[WAIT_MS].double_param = request.timeout_ms
-        response = await self._answer(self.stub.ModelInfer, message)
+        try:
+            response = await self._answer(self.stub.ModelInfer, message)
+        except RefusedError as error:
+            if error.code is Code.UNKNOWN:  # the door knows the model: Triton is about to end
+                raise away() from None
+            raise
         return tuple(
             Tensor(each.name, each.datatype, tuple(each.shape), data)
             for each, data in zip(response.outputs, response.raw_output_contents, strict=True)

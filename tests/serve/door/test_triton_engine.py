@@ -74,6 +74,27 @@ def test_it_answers_dies_and_starts_again(onnx_artifact: Artifact, local: Classi
     with_engine(onnx_artifact, use)
 
 
+def test_one_whose_supervisor_is_told_to_end_is_away_and_starts_again(
+    onnx_artifact: Artifact,
+) -> None:
+    """Triton unloads its models before it ends."""
+
+    async def use(engine: TritonEngine) -> None:
+        assert engine.triton.supervisor is not None
+        engine.triton.supervisor.terminate()
+        died, codes = asyncio.create_task(engine.died()), set()
+        while not died.done():
+            try:
+                await engine.infer(request_of(b"apple saw"))
+            except RefusedError as error:
+                codes.add(error.code)
+        assert codes == {Code.UNAVAILABLE}
+        await engine.start()
+        assert await engine.infer(request_of(b"apple saw"))
+
+    with_engine(onnx_artifact, use)
+
+
 def test_an_unloaded_model_stays_away_after_a_restart(onnx_artifact: Artifact) -> None:
     async def use(engine: TritonEngine) -> None:
         await engine.unload("classifier")
