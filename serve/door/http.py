@@ -149,13 +149,24 @@ def _is_address(name: str) -> bool:
 def metrics_app(door: Door) -> ASGIApp:
     """Return the application for the metrics port: the door's metrics, then the engine's."""
 
-    async def metrics(request: Request) -> Response:
-        own = door.records.exposition()
-        return PlainTextResponse(own + await door.engine.metrics())
+    reading: asyncio.Task[str] | None = None
 
-    return Starlette(
+    async def read() -> str:
+        return door.records.exposition() + await door.engine.metrics()
+
+    async def metrics(request: Request) -> Response:
+        # requests at once share their content: each would take the time of other callers, and a
+        # thread that the watch needs while Triton hangs
+        nonlocal reading
+        if reading is None or reading.done():
+            reading = asyncio.create_task(read())
+        return PlainTextResponse(await asyncio.shield(reading))
+
+    app = Starlette(
         routes=[Route("/metrics", metrics)], exception_handlers={HTTPException: _not_there}
     )
+    app.router.redirect_slashes = False
+    return app
 
 
 class CloseWhenLeaving:

@@ -6,6 +6,7 @@ import json
 import queue
 import socket
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ import pytest
 
 from serve.door.callers import new_key
 from serve.door.records import Records, Visit
-from tests.serve.door.fake_engine import BREAK, BUSY, running_door
+from tests.serve.door.fake_engine import BREAK, BUSY, FakeEngine, running_door
 from tests.serve.door.raw_http import HEAD, body, exchange, get, post
 
 
@@ -67,6 +68,27 @@ def test_a_log_that_nobody_writes_holds_no_request_up(
     for _ in range(5):
         records.log.write(Visit("http", "a"), 0.1)
     assert records.registry.get_sample_value("bertender_door_lost_log_lines_total") == 3
+
+
+def test_readers_at_once_take_one_thread() -> None:
+    """Of an engine that hangs: the watch needs threads too."""
+
+    class Hanging(FakeEngine):
+        asked = 0
+
+        async def metrics(self) -> str:
+            self.asked += 1
+            await self.let_go.wait()
+            return "of_the_engine 1\n"
+
+    with running_door(engine := Hanging()) as door, ThreadPoolExecutor(4) as pool:
+        readings = [pool.submit(get, door.metrics_port, "/metrics") for _ in range(4)]
+        time.sleep(0.5)
+        door.call(engine.let_go.set)
+        assert all("of_the_engine 1" in each.result().body.decode() for each in readings)
+        assert engine.asked == 1
+        assert "of_the_engine 1" in get(door.metrics_port, "/metrics").body.decode()
+        assert engine.asked == 2
 
 
 def test_metrics_are_those_of_the_door_and_the_engine() -> None:
