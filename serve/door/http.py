@@ -102,6 +102,8 @@ def http_app(door: Door, more_routes: Sequence[BaseRoute] = ()) -> ASGIApp:
             Exception: _failed,
         },
     )
+    # a redirect would take host and scheme from the request: behind TLS, to http with the key
+    app.router.redirect_slashes = False
     return CloseWhenLeaving(LocalNamesOnly(app, door) if door.settings.has_own_names else app, door)
 
 

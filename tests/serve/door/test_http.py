@@ -126,6 +126,8 @@ def test_readiness_follows_what_is_true(door: RunningDoor, wrong: str) -> None:
         ("POST", "/v2/models/classifier/generate", 404),
         ("GET", "/v2/models/..%2f..%2fetc/config", 404),
         ("GET", "/v2/models/%ff%0a/config", 404),
+        ("GET", "/v2/health/ready/", 404),
+        ("POST", "/v2/models/classifier/infer/", 404),
         ("DELETE", "/v2", 405),
         ("OPTIONS", "/v2", 405),
     ],
