@@ -66,8 +66,15 @@ class WorkerProcess:
     is_retired: bool = False
     """Whether its model was unloaded, or the server stops."""
 
+    @property
+    def is_alive(self) -> bool:
+        """Whether it answers: its socket ends before the process does."""
+        is_read = self.receiving is not None and not self.receiving.done()
+        return is_read and self.process.returncode is None
+
     def send(self, number: int, content: Mapping[str, Any], tensors: Sequence[Tensor] = ()) -> None:
-        self.writer.write(frame(number, content, tensors))
+        if not self.writer.is_closing():  # else `work` is about to refuse its requests
+            self.writer.write(frame(number, content, tensors))
 
     async def receive(self) -> tuple[int, dict[str, Any], tuple[Tensor, ...]]:
         """Return the next message; raise IncompleteReadError after the last."""
@@ -122,7 +129,8 @@ class EmbeddedEngine(Engine):
             raise ServingError(f"{self.folder} has no models. Write it again.")
         try:
             for name in sorted({*names} - self.unloaded):
-                self.processes[name] = await self._open(name)
+                if name not in self.processes or not self.processes[name].is_alive:
+                    await self._replace(name)
         except BaseException:
             await self.kill()
             raise
@@ -146,13 +154,11 @@ class EmbeddedEngine(Engine):
         return {name: each.model for name, each in self.processes.items()}
 
     def is_ready(self) -> bool:
-        return bool(self.processes) and all(
-            each.process.returncode is None for each in self.processes.values()
-        )
+        return bool(self.processes) and all(each.is_alive for each in self.processes.values())
 
     async def infer(self, request: InferRequest) -> tuple[Tensor, ...]:
         worker = self.processes.get(request.model)
-        if worker is None or worker.process.returncode is not None:
+        if worker is None or not worker.is_alive:
             raise away()
         wishes: dict[str, Any] = {"truncate": request.truncate, "caller": request.caller}
         if request.timeout_ms is not None:
@@ -189,18 +195,22 @@ class EmbeddedEngine(Engine):
         if model not in known:  # a path to another folder
             raise RefusedError(Code.UNKNOWN, f"the repository has no model {model!r}.")
         try:
-            fresh = await self._open(model)
+            await self._replace(model)
         except ServingError as error:
             raise RefusedError(Code.INVALID, str(error)) from None
-        former, self.processes[model] = self.processes.get(model), fresh
-        self.unloaded.discard(model)
-        if former is not None:
-            await self._retire(former)
 
     async def unload(self, model: str) -> None:
         self.unloaded.add(model)
         if (worker := self.processes.pop(model, None)) is not None:
             await self._retire(worker)
+
+    async def _replace(self, name: str) -> None:
+        """Start the process of a model, and then let a former one end. Raises as `_open`."""
+        fresh = await self._open(name)
+        former, self.processes[name] = self.processes.get(name), fresh
+        self.unloaded.discard(name)
+        if former is not None:
+            await self._retire(former)
 
     async def _open(self, name: str) -> WorkerProcess:
         """Start the process of a model, and return once it is ready.
@@ -272,7 +282,7 @@ class EmbeddedEngine(Engine):
                 f"model {name!r} was not ready within {limit_s:g} s. Give it longer with "
                 "--ready-timeout-s."
             ) from None
-        except asyncio.IncompleteReadError:
+        except (asyncio.IncompleteReadError, ConnectionError):
             status = await worker.process.wait()
             raise ServingError(
                 f"the process of model {name!r} ended while it loaded, status {status}: see the "

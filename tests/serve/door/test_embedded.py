@@ -6,11 +6,14 @@ import asyncio
 import itertools
 import os
 import signal
+import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
+import uvloop
 
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ServingError
@@ -48,7 +51,11 @@ def request_of(
     return InferRequest(next(NUMBERS), model, (tensor,), caller="test", truncate=truncate)
 
 
-def while_running(repository: Path, use: Callable[[EmbeddedEngine], Awaitable[None]]) -> None:
+def while_running(
+    repository: Path,
+    use: Callable[[EmbeddedEngine], Awaitable[None]],
+    loop_factory: Callable[[], asyncio.AbstractEventLoop] | None = None,
+) -> None:
     async def run() -> None:
         engine = EmbeddedEngine(repository, CONFIG)
         await engine.start()
@@ -57,7 +64,8 @@ def while_running(repository: Path, use: Callable[[EmbeddedEngine], Awaitable[No
         finally:
             await engine.stop()
 
-    asyncio.run(run())
+    with asyncio.Runner(loop_factory=loop_factory) as runner:
+        runner.run(run())
 
 
 def test_requests_at_once_have_the_logits_of_the_model(
@@ -130,6 +138,54 @@ def test_the_death_of_a_process_is_told_and_its_requests_are_refused(alone: Path
         assert await engine.infer(request_of(("saw",)))
 
     while_running(alone, use)
+
+
+def test_a_process_that_is_about_to_end_takes_no_request(alone: Path) -> None:
+    """Its socket ends before it does."""
+
+    async def use(engine: EmbeddedEngine) -> None:
+        worker = engine.processes["classifier"]
+        os.kill(worker.process.pid, signal.SIGSTOP)
+        asked = request_of(("saw",))
+        answer = asyncio.create_task(engine.infer(asked))
+        await asyncio.sleep(0)
+        worker.writer.close()
+        engine.abandon(asked)
+        for waiting in (answer, engine.infer(request_of(("saw",)))):
+            with pytest.raises(RefusedError) as refused:
+                await asyncio.wait_for(waiting, 10)
+            assert refused.value.code is Code.UNAVAILABLE
+        os.kill(worker.process.pid, signal.SIGCONT)
+
+    while_running(alone, use, uvloop.new_event_loop)
+
+
+def test_one_that_ends_before_it_reads_is_an_error(
+    alone: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+
+    async def run() -> None:
+        with pytest.raises(ServingError, match="ended while it loaded, status 1"):
+            await EmbeddedEngine(alone, CONFIG).start()
+
+    for _ in range(5):
+        asyncio.run(run())
+
+
+def test_the_death_of_one_leaves_the_others(repository: Path) -> None:
+    async def use(engine: EmbeddedEngine) -> None:
+        before = {name: each.process.pid for name, each in engine.processes.items()}
+        os.kill(before["other"], signal.SIGKILL)
+        await engine.died()
+        await engine.start()
+        after = {name: each.process.pid for name, each in engine.processes.items()}
+        assert after["classifier"] == before["classifier"] and after["other"] != before["other"]
+        children = {each.pid for each in psutil.Process().children()}
+        assert children >= {*after.values()} and not children & {before["other"]}
+        assert await engine.infer(request_of(("saw",), model="other"))
+
+    while_running(repository, use)
 
 
 def test_an_unloaded_model_stays_away_after_a_restart(repository: Path) -> None:
