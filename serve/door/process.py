@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
+import resource
 import socket
 import ssl
 import sys
@@ -27,7 +28,7 @@ from bertender.problems import PROBLEMS
 from bertender.problems.problem import Problem
 from bertender.text.batch import Tokenize
 from bertender.text.tokenizer import open_tokenizer
-from serve.config import BackendParameters, ServeConfig
+from serve.config import PORT_FIELDS, BackendParameters, ServeConfig
 from serve.door.embedded import EmbeddedEngine
 from serve.door.engine import Engine, Model
 from serve.door.grpc_front import grpc_server, listen
@@ -54,6 +55,8 @@ QUIET_S = 1.0
 """More than the time of a request from a client to the door."""
 LARGE_BYTES = 128 * 1024
 """Larger blocks are returned to the system when they are freed."""
+OTHER_FILES = 64
+"""Open files that are no connections: twice those of a door with a model."""
 CLOSE_S = 2.0
 """Longest wait for connections to close when no request is in flight."""
 
@@ -124,6 +127,7 @@ class Process:
             is_local=is_loopback(config.host),
             tls_certificate=config.tls_certificate,
             tls_key=config.tls_key,
+            most_connections=most_connections(),
         )
         self.door = Door(self.engine, settings, artifacts.count_tokens)
         if not (settings.is_local or config.api_keys or config.behind_proxy):
@@ -290,6 +294,17 @@ class Process:
         if self._hurried.is_set() and grpc_front is not None:
             await grpc_front.stop(None)
         await asyncio.wait({*tasks, *leaving}, timeout=CLOSE_S)
+
+
+def most_connections() -> int:
+    """Return the most connections of a port, and let this process open as many files, if it may: of
+    the usual 1,024, idle connections would leave none to start a model's process again."""
+    files = OTHER_FILES + len(PORT_FIELDS) * DoorSettings.most_connections
+    now, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if most != resource.RLIM_INFINITY:
+        files = min(files, most)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(now, files), most))
+    return max(1, (files - OTHER_FILES) // len(PORT_FIELDS))
 
 
 def check_tls(config: ServeConfig) -> None:

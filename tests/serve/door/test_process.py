@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import http.client
 import json
+import resource
 import socket
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 
 import psutil
@@ -17,12 +19,12 @@ import uvloop
 from bertender.core.artifact import Artifact
 from bertender.core.errors import PortTakenError
 from serve.config import ServeConfig
-from serve.door.process import Process
+from serve.door.process import Process, most_connections
 from serve.server.server import Server
 from tests.serve.door.fake_engine import FakeEngine
 from tests.serve.processes import assert_gone, family_of, stub_of
 from tests.serve.routes import ask_http
-from tests.served import served
+from tests.served import served, until
 
 pytestmark = pytest.mark.server
 
@@ -136,6 +138,33 @@ def test_a_port_that_another_takes_while_the_models_load_is_named(tmp_path: Path
 
         with pytest.raises(PortTakenError, match="--metrics-port"):
             uvloop.run(run())
+
+
+def test_idle_connections_leave_files_to_others(onnx_artifact: Artifact, tmp_path: Path) -> None:
+    few, most = 100, resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    with ExitStack() as stack:
+        stack.callback(resource.setrlimit, *[resource.RLIMIT_NOFILE, (most, most)])
+        resource.setrlimit(resource.RLIMIT_NOFILE, (few, most))
+        server = stack.enter_context(served(onnx_artifact, tmp_path, server="embedded"))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+        for _ in range(few):
+            for port in (server.config.http_port, server.config.grpc_port):
+                stack.enter_context(socket.create_connection(("127.0.0.1", port)))
+        assert ask_http(server.config.http_port, "POST", INFER, BODY)[0] == 200
+        family_of(server)[0].kill()
+        until(lambda: ask_http(server.config.http_port, "POST", INFER, BODY)[0] == 200)
+
+
+def test_where_files_are_few_connections_are_fewer(monkeypatch: pytest.MonkeyPatch) -> None:
+    limits = [(100, 400)]
+    monkeypatch.setattr(resource, "getrlimit", lambda kind: limits[-1])
+    monkeypatch.setattr(resource, "setrlimit", lambda kind, pair: limits.append(pair))
+    assert most_connections() == 112 and limits[-1] == (400, 400)
+    limits.append((10, 10))
+    assert most_connections() == 1
+    for most in (2**20, resource.RLIM_INFINITY):
+        limits.append((1024, most))
+        assert most_connections() == 1000 and limits[-1] == (3064, most)
 
 
 def wait_for_readiness(port: int, status: int, timeout_s: float) -> None:
