@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 import math
-from collections.abc import Callable, Iterator
+import socket
+from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
 import msgspec
@@ -20,6 +22,8 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from serve.door.service import DoorSettings
 
+BACKLOG = 2048
+ACCEPT_AGAIN_S = 0.1
 LEAVE_S = 10
 LINGER_S = 5.0
 MOST_PARTS = 100_000
@@ -71,16 +75,84 @@ def http_server(
             timeout_graceful_shutdown=LEAVE_S,
             ssl_certfile=settings.tls_certificate and str(settings.tls_certificate),
             ssl_keyfile=settings.tls_key and str(settings.tls_key),
-        )
+        ),
+        Protocol,
     )
 
 
 class HttpServer(uvicorn.Server):
-    """uvicorn without handlers for the process's signals."""
+    """uvicorn without handlers for the process's signals, and with limits on TLS handshakes."""
+
+    def __init__(self, config: uvicorn.Config, protocol: type[BoundedProtocol]) -> None:
+        super().__init__(config)
+        self.protocol = protocol
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        if self.config.ssl is None:
+            await super().startup(sockets)
+            return
+        await super().startup([])
+        connected = functools.partial(
+            asyncio.get_running_loop().connect_accepted_socket,
+            functools.partial(self.protocol, self.config, self.server_state, self.lifespan.state),
+            ssl=self.config.ssl,
+            ssl_handshake_timeout=self.protocol.bounds.head_s,
+        )
+        for each in sockets or [self.config.bind_socket()]:
+            listener = TlsListener(each, connected, self.protocol.bounds.most_connections)
+            self.servers.append(listener)  # type: ignore[arg-type]
+
+
+class TlsListener:
+    """Accepts TLS connections, as a server of asyncio, which counts none before its handshake.
+
+    Args:
+        bound: socket to listen on.
+        connected: coroutine of the handshake of an accepted connection.
+        most: most handshakes at a time; the oldest makes room for a new one.
+    """
+
+    def __init__(
+        self,
+        bound: socket.socket,
+        connected: Callable[[socket.socket], Coroutine[Any, Any, object]],
+        most: int,
+    ) -> None:
+        self.sockets = (bound,)
+        self.connected = connected
+        self.most = most
+        self.handshakes: dict[asyncio.Task[None], None] = {}
+        bound.setblocking(False)
+        bound.listen(BACKLOG)
+        self.accepting = asyncio.create_task(self._accept(bound))
+        self.accepting.add_done_callback(lambda done: bound.close())
+
+    def close(self) -> None:
+        self.accepting.cancel()
+
+    async def wait_closed(self) -> None:
+        await asyncio.wait({self.accepting})
+
+    async def _accept(self, bound: socket.socket) -> None:
+        while True:
+            try:
+                accepted, _ = await asyncio.get_running_loop().sock_accept(bound)
+            except OSError:  # the client has gone, or too many files are open
+                await asyncio.sleep(ACCEPT_AGAIN_S)
+                continue
+            if len(self.handshakes) >= self.most:
+                next(iter(self.handshakes)).cancel()
+            shaking = asyncio.create_task(self._shake(accepted))
+            self.handshakes[shaking] = None
+            shaking.add_done_callback(lambda done: self.handshakes.pop(done, None))
+
+    async def _shake(self, accepted: socket.socket) -> None:
+        with contextlib.suppress(OSError):  # no TLS, too late, or the client has gone
+            await self.connected(accepted)
 
 
 class BoundedProtocol(HttpToolsProtocol):

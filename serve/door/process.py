@@ -28,7 +28,7 @@ from bertender.problems import PROBLEMS
 from bertender.problems.problem import Problem
 from bertender.text.batch import Tokenize
 from bertender.text.tokenizer import open_tokenizer
-from serve.config import PORT_FIELDS, BackendParameters, ServeConfig
+from serve.config import BackendParameters, ServeConfig
 from serve.door.embedded import EmbeddedEngine
 from serve.door.engine import Engine, Model
 from serve.door.grpc_front import grpc_server, listen
@@ -57,6 +57,8 @@ LARGE_BYTES = 128 * 1024
 """Larger blocks are returned to the system when they are freed."""
 OTHER_FILES = 64
 """Open files that are no connections: twice those of a door with a model."""
+KINDS_OF_CONNECTIONS = 5
+"""Those of three ports, and TLS handshakes at two of them."""
 CLOSE_S = 2.0
 """Longest wait for connections to close when no request is in flight."""
 
@@ -299,12 +301,12 @@ class Process:
 def most_connections() -> int:
     """Return the most connections of a port, and let this process open as many files, if it may: of
     the usual 1,024, idle connections would leave none to start a model's process again."""
-    files = OTHER_FILES + len(PORT_FIELDS) * DoorSettings.most_connections
+    files = OTHER_FILES + KINDS_OF_CONNECTIONS * DoorSettings.most_connections
     now, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     if most != resource.RLIM_INFINITY:
         files = min(files, most)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(now, files), most))
-    return max(1, (files - OTHER_FILES) // len(PORT_FIELDS))
+    return max(1, (files - OTHER_FILES) // KINDS_OF_CONNECTIONS)
 
 
 def check_tls(config: ServeConfig) -> None:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import json
 import socket
+import ssl
 import threading
 import time
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
+from pathlib import Path
 
 import pytest
+import uvloop
 
 from tests.serve.door.fake_engine import FakeEngine, RunningDoor, model_of, running_door
 from tests.serve.door.raw_http import HEAD, body, exchange, get, post, read_answer
@@ -113,6 +117,29 @@ def test_connections_are_counted(door: RunningDoor) -> None:
     door.call(door.engine.let_go.set)
     until(lambda: not door.door.held_bytes)
     door.call(door.engine.let_go.clear)
+
+
+@pytest.mark.parametrize("loop", [None, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
+def test_handshakes_are_few_and_short(
+    tls: tuple[Path, Path], loop: Callable[[], asyncio.AbstractEventLoop] | None
+) -> None:
+    files = {"tls_certificate": tls[0], "tls_key": tls[1]}
+    context = ssl.create_default_context(cafile=tls[0])
+    with (
+        running_door(most_connections=4, head_s=2.0, loop_factory=loop, **files) as door,
+        ExitStack() as stack,
+    ):
+        started = time.monotonic()
+        first, *others = [stack.enter_context(connect(door)) for _ in range(5)]
+        assert first.recv(1) == b"" and time.monotonic() < started + 1, "it makes room"
+        others[0].sendall(b"no handshake")
+        assert others[0].recv(100)[:1] in (b"", b"\x15"), "an alert of TLS, or the end"
+        with context.wrap_socket(connect(door), server_hostname="localhost") as connection:
+            connection.sendall(PLUM)
+            answer = read_answer(connection)
+            assert answer is not None and answer.status == 200
+        for each in others[1:]:
+            assert each.recv(1) == b"" and time.monotonic() < started + 4
 
 
 @pytest.mark.parametrize(
