@@ -66,6 +66,9 @@ TRUNCATED = "TRUNCATED"
 ABSTAINED = "ABSTAINED"
 """Output of a server with --abstain-below: which texts are less probable, bool (batch, 1)."""
 
+TOKENS = "TOKENS"
+"""Output if the door asks for it, which keeps it: tokens of each text, int32 (batch, 1)."""
+
 ROW = re.compile(
     r"(?:\A|refused: (?:\[[\w.]+\] )?)"
     rf"(?:({TEXT}|{TEXT_PAIR}|{PASSAGES}|{CHOICE.format('[0-9]+')}) )?row (\d+) (.*)",
@@ -219,6 +222,7 @@ PARAMETER_TYPES: Mapping[str, tuple[tuple[type, ...], str]] = {
     TRUNCATE: ((bool,), "true or false"),
     "caller": ((str,), "a text"),
     "wait_ms": ((int, float), "a number"),
+    "counted": ((bool,), "true or false"),
     "number": ((int,), "a whole number"),
     "abandon": ((int,), "a whole number"),
 }
@@ -234,6 +238,8 @@ class Wishes:
     """Name of the caller whose turn it takes."""
     wait_ms: float | None = None
     """Longest wait in the queue; None for the server's."""
+    counted: bool = False
+    """Whether its response has TOKENS."""
     number: int = 0
     """Number for abandoning it; 0 if it cannot be abandoned."""
     abandon: int = 0

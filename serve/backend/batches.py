@@ -29,7 +29,7 @@ from bertender.text.batch import Batch, Encode, Tokenize, cut_examples, merged
 from bertender.text.tokenizer import LONGEST_INPUT_BY_DEFAULT, Padding, padding_of
 from serve.backend.fair_queue import Bucket, FairQueue, OwnShapes, Refusal, Request, Row, Tensors
 from serve.backend.metrics import QUEUE_FULL, QUEUE_TIMEOUT, REASONS, Tally
-from serve.wire import ABSTAINED, TEXT, TRUNCATED, BytesArray, Wishes, from_arrays
+from serve.wire import ABSTAINED, TEXT, TOKENS, TRUNCATED, BytesArray, Wishes, from_arrays
 
 if TYPE_CHECKING:  # at run time, this would load PyTorch into the server
     from bertender.models.runtimes import Predictor
@@ -125,7 +125,7 @@ class ServedModel:
             self.refuse(request, Refusal("INTERNAL", f"the request cannot be read: {error}"))
             return
         request.truncate, request.caller = wishes.truncate, wishes.caller
-        request.number = wishes.number
+        request.number, request.counted = wishes.number, wishes.counted
         request.wait_s = None if wishes.wait_ms is None else wishes.wait_ms / 1000
         self.submit(request)
 
@@ -263,7 +263,11 @@ class ServedModel:
         for request, batch in zip(requests, batches, strict=True):
             own = slice(start, start + len(batch))
             start = own.stop
-            more = {TRUNCATED: cut_examples(batch)[:, None]} if request.truncate else {}
+            more: dict[str, npt.NDArray[Any]] = {}
+            if request.truncate:
+                more[TRUNCATED] = cut_examples(batch)[:, None]
+            if request.counted:
+                more[TOKENS] = np.array(_example_tokens(batch), np.int32)[:, None]
             if abstained is not None:
                 more[ABSTAINED] = abstained[own, None]
             responses.append({**problem.response_of(tensors, own, examples[own]), **more})
@@ -274,7 +278,7 @@ class ServedModel:
     ) -> npt.NDArray[np.bool_] | None:
         """Return on which examples the model abstains (examples,), and count probabilities and
         tokens in the metrics; None where responses have no ABSTAINED."""
-        tokens = [sum(own) for batch in batches for own in batch.by_example(_row_tokens(batch))]
+        tokens = [each for batch in batches for each in _example_tokens(batch)]
         if not self.classifier.problem.has_confidence:
             self.tally.texts(tokens)
             return None
@@ -324,6 +328,10 @@ def _failure(error: Exception) -> Refusal:
     places = " < ".join(f"{frame.filename}:{frame.lineno}" for frame in reversed(frames))
     logger.error("a run of the model failed: %s at %s", type(error).__name__, places)
     return Refusal("INTERNAL", f"the model failed: {type(error).__name__}: {error}")
+
+
+def _example_tokens(batch: Batch) -> list[int]:
+    return [sum(own) for own in batch.by_example(_row_tokens(batch))]
 
 
 def _row_tokens(batch: Batch) -> list[int]:

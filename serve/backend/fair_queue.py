@@ -58,6 +58,8 @@ class Request:
     """Texts of each example, as sent."""
     truncate: bool = False
     """Whether too long texts are cut; else the request is refused."""
+    counted: bool = False
+    """Whether the response has the number of tokens."""
     caller: str = ""
     """Caller whose turns the request uses."""
     number: int = 0

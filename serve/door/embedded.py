@@ -160,7 +160,11 @@ class EmbeddedEngine(Engine):
         worker = self.processes.get(request.model)
         if worker is None or not worker.is_alive:
             raise away()
-        wishes: dict[str, Any] = {"truncate": request.truncate, "caller": request.caller}
+        wishes: dict[str, Any] = {
+            "truncate": request.truncate,
+            "caller": request.caller,
+            "counted": request.counted,
+        }
         if request.timeout_ms is not None:
             wishes["wait_ms"] = request.timeout_ms
         future: asyncio.Future[tuple[Tensor, ...]] = asyncio.get_running_loop().create_future()

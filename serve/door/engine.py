@@ -9,7 +9,7 @@ from enum import Enum
 from typing import Any
 
 from serve.config import BackendParameters
-from serve.wire import Tensor
+from serve.wire import TOKENS, Tensor
 
 
 class Code(Enum):
@@ -70,6 +70,8 @@ class InferRequest:
     truncate: bool = False
     timeout_ms: float | None = None
     """Longest wait in the queue; None for the server's."""
+    counted: bool = False
+    """Whether its outputs have TOKENS."""
 
     @property
     def rows(self) -> int:
@@ -191,6 +193,7 @@ def model_of(config: Any, version: str) -> Model:
         outputs={
             each.name: (datatype(values["output"][place]["data_type"]), tuple(each.dims))
             for place, each in enumerate(config.output)
+            if each.name != TOKENS
         },
         max_batch_size=config.max_batch_size,
         max_text_bytes=limits.max_text_bytes,

@@ -8,7 +8,7 @@ import hmac
 import itertools
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import metadata
 from ipaddress import ip_address
 from pathlib import Path
@@ -17,7 +17,7 @@ from serve.door.callers import Caller, Callers
 from serve.door.engine import RETRY_AFTER_S, Code, Engine, Model, RefusedError
 from serve.door.records import Records, Visit, traces_to
 from serve.door.requests import Asked, bytes_read, invalid, shown, too_long
-from serve.wire import ADMIN_HEADER, Tensor
+from serve.wire import ADMIN_HEADER, TOKENS, Tensor
 
 SERVER_NAME = "bertender"
 SERVER_VERSION = metadata.version("bertender")
@@ -200,11 +200,14 @@ class Door:
             self.hold(-size)
             raise
         # held until the engine is done with it, even if the client has disconnected
-        task = asyncio.ensure_future(self.engine.infer(asked.request))
+        # a text of punctuation has five times the tokens of its estimate
+        is_limited = caller.key is not None and caller.key.tokens_per_second is not None
+        request = replace(asked.request, counted=True) if is_limited else asked.request
+        task = asyncio.ensure_future(self.engine.infer(request))
         self._running.add(task)
         task.add_done_callback(functools.partial(self._done, size))
         try:
-            return list(await asyncio.shield(task))
+            outputs = list(await asyncio.shield(task))
         except asyncio.CancelledError:
             self.engine.abandon(asked.request)
             raise
@@ -212,6 +215,12 @@ class Door:
             if error.code is Code.UNAVAILABLE and caller.key is not None:
                 caller.key.charge(-visit.tokens)  # nothing ran, so it can be sent again
             raise
+        for each in outputs:
+            if each.name == TOKENS and caller.key is not None:
+                counted = int(each.array().sum())
+                caller.key.charge(counted - visit.tokens)
+                visit.tokens = counted
+        return [each for each in outputs if each.name != TOKENS]
 
     def _done(self, size: int, task: asyncio.Task[tuple[Tensor, ...]]) -> None:
         self.hold(-size)

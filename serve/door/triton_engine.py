@@ -133,6 +133,8 @@ class AskedTriton(Engine):
         parameters[NUMBER].int64_param = request.number
         if request.truncate:
             parameters["truncate"].bool_param = True
+        if request.counted:
+            parameters["counted"].bool_param = True
         if request.timeout_ms is not None:
             parameters[WAIT_MS].double_param = request.timeout_ms
         try:

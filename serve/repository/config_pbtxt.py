@@ -4,8 +4,8 @@ The model `classifier` has the input `TEXT` (and `TEXT_PAIR` for pair tasks), st
 outputs `LABEL` (string [1]), `SCORE` (fp32 [1], the softmax probability of the label) and `LOGITS`
 (fp32 [labels]). Where words have labels, `TEXT` is a sentence whose words are split at white space,
 and each output has one more axis for words, as long as the longest sentence of the request. There
-is also `TRUNCATED` (bool [1]) if the request asks for truncation, and `ABSTAINED` (bool [1]) if the
-server abstains.
+is also `TRUNCATED` (bool [1]) if the request asks for truncation, `ABSTAINED` (bool [1]) if the
+server abstains, and `TOKENS` (int32 [1]) if the door asks for it.
 
 The model `classifier-encoder`, which a backend of Triton runs, has the tensors of its graph.
 """
@@ -39,6 +39,7 @@ from serve.wire import (
     ABSTAINED,
     ENCODER_NAME,
     MODEL_NAME,
+    TOKENS,
     TRUNCATED,
     input_names,
     width_of,
@@ -81,6 +82,7 @@ triton: Any = _without_grpc()
 ModelConfig = Any
 """The class `triton.ModelConfig`."""
 
+HAS_TOKENS = Tensor(TOKENS, "TYPE_INT32", (1,))
 WAS_TRUNCATED = Tensor(TRUNCATED, "TYPE_BOOL", (1,))
 HAS_ABSTAINED = Tensor(ABSTAINED, "TYPE_BOOL", (1,))
 
@@ -148,6 +150,7 @@ def model_config(
             _output(each, len(card.task.labels))
             for each in (
                 *problem.response_tensors,
+                HAS_TOKENS,
                 WAS_TRUNCATED,
                 *([HAS_ABSTAINED] if abstains else []),
             )

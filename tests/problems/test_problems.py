@@ -53,7 +53,7 @@ from serve.backend.fair_queue import Refusal
 from serve.backend.opening import open_served_model
 from serve.config import BackendParameters, ServeConfig
 from serve.repository.config_pbtxt import model_config
-from serve.wire import TRUNCATED
+from serve.wire import TOKENS, TRUNCATED
 from tests.fake_predictor import FakePredictor
 from tests.packages import HAS_NODE, NODE_MODULES
 from tests.problems.kinds import eight_bits, graph, graph_of, named, same, task, teacher
@@ -367,8 +367,8 @@ def test_the_endpoint_answers_as_the_model_predicts(graph: Artifact, task: Task)
     served.close()
     assert not isinstance(tensors, Refusal)
     config = model_config(graph.card, ServeConfig())
-    *outputs, truncated = config.output
-    assert truncated.name == TRUNCATED
+    *outputs, tokens, truncated = config.output
+    assert (tokens.name, truncated.name) == (TOKENS, TRUNCATED)
     assert [output.name for output in outputs] == list(tensors)
     for output in outputs:
         shape = tensors[output.name].shape[1:]

@@ -77,6 +77,7 @@ def test_tensors_follow_the_task(
         ("LABEL", triton.TYPE_STRING, (1,)),
         ("SCORE", triton.TYPE_FP32, (1,)),
         ("LOGITS", triton.TYPE_FP32, (2,)),
+        ("TOKENS", triton.TYPE_INT32, (1,)),
         ("TRUNCATED", triton.TYPE_BOOL, (1,)),
     ]
 

@@ -18,7 +18,7 @@ from serve.door.grpc_front import grpc_server, listen
 from serve.door.http import http_app, metrics_app
 from serve.door.http_server import http_server
 from serve.door.service import CountTokens, Door, DoorSettings
-from serve.wire import Tensor
+from serve.wire import TOKENS, Tensor
 
 LABELS = {"good pear": "positive", "bad pear": "negative"}
 HOLD, BUSY, BREAK = "HOLD", "BUSY", "BREAK"
@@ -88,6 +88,8 @@ class FakeEngine(Engine):
         scores = np.array([[len(text)] for text in texts], np.float32)
         logits = np.array([[0.5, -len(text)] for text in texts], np.float32)
         arrays = {"LABEL": labels, "SCORE": scores, "LOGITS": logits}
+        if request.counted:
+            arrays[TOKENS] = np.array([[len(text.split())] for text in texts], np.int32)
         return tuple(Tensor.of_array(name, array) for name, array in arrays.items())
 
     def abandon(self, request: InferRequest) -> None:

@@ -182,6 +182,23 @@ def test_a_key_is_taken_back_whatever_else_is_in_the_file(
     assert caplog.text.count("line 2 is not a row") == 1
 
 
+@pytest.mark.parametrize(("limit", "charged"), [(" 50", 80), ("", 42)])
+def test_a_key_with_a_limit_pays_the_tokens_that_ran(
+    limit: str, charged: int, tmp_path: Path
+) -> None:
+    """A row of punctuation has four times the tokens of its estimate."""
+    key, row = new_key("reader")
+    file = tmp_path / "keys"
+    file.write_text(f"{row}{limit}\n")
+    with running_door(api_keys=file) as door:
+        answer = ask(door, key, ". " * 80)
+        assert answer.status == 200 and "TOKENS" not in answer.body.decode()
+        (reader,) = door.door.callers.keys.values()
+        assert not limit or reader.balance <= 50 - charged
+        metrics = get(door.metrics_port, "/metrics").body.decode()
+        assert f'bertender_door_tokens_total{{key="reader"}} {charged}.0' in metrics
+
+
 def test_what_does_not_run_costs_no_tokens(tmp_path: Path) -> None:
     key, row = new_key("reader", 100.0)
     file = tmp_path / "keys"

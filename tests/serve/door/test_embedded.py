@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +24,7 @@ from serve.config import ServeConfig
 from serve.door.embedded import EmbeddedEngine
 from serve.door.engine import Code, InferRequest, RefusedError
 from serve.repository import write_repository
-from serve.wire import Tensor, to_arrays
+from serve.wire import TOKENS, Tensor, to_arrays
 
 NUMBERS = itertools.count(1)
 CONFIG = ServeConfig(threads_per_instance=1, max_length=20)
@@ -83,6 +84,9 @@ def test_requests_at_once_have_the_logits_of_the_model(
             np.testing.assert_allclose(logits, local.logits(part), atol=1e-5)
         other = await engine.infer(request_of(*parts[0], model="other"))
         assert [each.name for each in other] == ["LABEL", "SCORE", "LOGITS", "TRUNCATED"]
+        counted = replace(request_of(("saw",), ("saw saw",)), counted=True)
+        *_, tokens = await engine.infer(counted)
+        assert tokens.name == TOKENS and tokens.array().tolist() == [[3], [4]]
         await asyncio.sleep(1.1)
         assert 'bertender_run_texts_total{model="other",version="1"' in await engine.metrics()
 

@@ -21,7 +21,7 @@ from serve.door.triton_engine import TritonEngine
 from serve.repository import write_repository
 from serve.server.triton_process import Triton
 from serve.server.workspace import REPOSITORY, Workspace
-from serve.wire import Tensor
+from serve.wire import TOKENS, Tensor
 
 pytestmark = pytest.mark.server
 
@@ -69,7 +69,9 @@ def test_it_answers_dies_and_starts_again(onnx_artifact: Artifact, local: Classi
             await engine.infer(request_of(b"apple saw"))
         assert away.value.code is Code.UNAVAILABLE
         await engine.start()
-        assert await engine.infer(request_of(b"apple saw", truncate=True, timeout_ms=999.5))
+        wishes = {"truncate": True, "timeout_ms": 999.5, "counted": True}
+        outputs = {each.name: each for each in await engine.infer(request_of(b"saw", **wishes))}
+        assert outputs[TOKENS].array().tolist() == [[3]]
 
     with_engine(onnx_artifact, use)
 
