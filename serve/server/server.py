@@ -22,7 +22,6 @@ from pathlib import Path
 from types import FrameType
 from typing import IO, Any, NoReturn, Self
 
-import psutil
 from pydantic import Field
 
 from bertender.core.artifact import Artifact
@@ -58,6 +57,7 @@ from serve.server.workspace import (
     check_room,
     log_file_of,
     note_server,
+    start_of,
 )
 from serve.wire import ENCODER_NAME, MODEL_NAME
 
@@ -247,7 +247,7 @@ class Server:
         self.config = config
         running = RunningServer(
             door=os.getpid(),
-            since=psutil.Process().create_time(),
+            since=start_of(os.getpid()),
             has_tls=bool(config.tls_certificate),
             is_embedded=config.is_embedded,
             host=self._reachable_host,

@@ -197,7 +197,7 @@ class RunningServer(Record):
     """The note of a running server."""
 
     door: int = Field(description="process that listens")
-    since: float = Field(description="when that was started, in seconds")
+    since: float = Field(description="when that was started, in seconds since the boot")
     has_tls: bool = False
     is_embedded: bool = False
     host: str = Field(description="address at which this machine reaches it")
@@ -208,6 +208,16 @@ class RunningServer(Record):
     @property
     def url(self) -> str:
         return f"http{'s' if self.has_tls else ''}://{in_url(self.host)}:{self.http_port}"
+
+
+def start_of(process: int) -> float:
+    """Return when a process started, in seconds since the boot, which no change of the clock moves.
+
+    Raises:
+        psutil.Error: there is no such process.
+    """
+    started: float = psutil.Process(process).create_time() - psutil.boot_time()
+    return round(started, 2)
 
 
 def note_server(server: RunningServer, workspace: Path) -> None:
@@ -227,7 +237,7 @@ def running_servers() -> Iterator[RunningServer]:
             if {each.lstat().st_uid for each in (note, note.parent)} != {os.getuid()}:
                 continue
             server = RunningServer.model_validate_json(note.read_text(encoding="utf-8"))
-            since = psutil.Process(server.door).create_time()
+            since = start_of(server.door)
         except (OSError, ValidationError, psutil.Error):  # another user's, or just ended
             continue
         if since == server.since:  # process ids are reused
@@ -242,7 +252,7 @@ def is_listening(server: RunningServer) -> bool:
     wanted = {server.http_port, server.grpc_port} - {None}
     with suppress(psutil.Error):  # it has ended
         process = psutil.Process(server.door)
-        if process.create_time() != server.since or process.uids().effective != os.geteuid():
+        if start_of(server.door) != server.since or process.uids().effective != os.geteuid():
             return False
         sockets = process.net_connections("tcp")
         listening = [each.laddr for each in sockets if each.status == psutil.CONN_LISTEN]

@@ -19,7 +19,7 @@ from bertender.core.errors import DeploymentError, ServingError
 from bertender.problems.single_label_classification import SINGLE_LABEL
 from serve.deploy import ask_golden, deploy
 from serve.server.targets import Place
-from serve.server.workspace import RunningServer, is_listening
+from serve.server.workspace import RunningServer, is_listening, start_of
 from serve.wire import MODEL_NAME
 from tests.serve.deployment.conftest import Deployable, Versions, deployable
 from tests.serve.processes import family_of
@@ -51,7 +51,7 @@ def listener(host: str) -> Iterator[RunningServer]:
     with subprocess.Popen([sys.executable, "-c", LISTENER, host], **pipes) as process:
         yield RunningServer(
             door=process.pid,
-            since=psutil.Process(process.pid).create_time(),
+            since=start_of(process.pid),
             host="127.0.0.1",
             http_port=int(process.stdout.readline()),
             grpc_port=None,
@@ -71,6 +71,13 @@ def test_only_the_server_itself_counts_as_listening(host: str) -> None:
         assert not is_listening(earlier), "another process has its number now"
     with closing(bound(server.http_port)):
         assert not is_listening(server), "it has ended"
+
+
+def test_a_clock_that_is_set_leaves_the_server_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    with listener("127.0.0.1") as server:
+        booted = psutil.boot_time() + 3600
+        monkeypatch.setattr(psutil._psplatform, "boot_time", lambda: booted)
+        assert is_listening(server)
 
 
 @contextmanager
