@@ -179,6 +179,8 @@ DOUBLED_QUOTES = re.compile('(?:^|\t)"[^\t]*""[^\t]*"(?:$|\t)')
 """Doubled quotes in a quoted field."""
 ROWS_AT_ONCE = 1024
 """Rows of a Parquet file in memory at once."""
+NANOSECONDS = "time64[ns]"
+"""Arrow type whose values stay Arrow scalars."""
 
 
 class _CsvReader(Protocol):
@@ -510,7 +512,9 @@ def _record(
     for name in columns:
         cell = batch.column(batch.schema.get_field_index(name))[record]
         try:
-            values[name] = cell.as_py()
+            own = cell.as_py()
+            # `datetime.time` has no nanoseconds
+            values[name] = cell if own is not None and NANOSECONDS in str(cell.type) else own
         except UnicodeDecodeError:
             reason = "text that is not UTF-8. Write it as UTF-8."
             raise RowError(path, f"{place}, column {name!r}", reason) from None
@@ -544,9 +548,11 @@ def write_jsonl(path: Path, rows: Rows) -> None:
         file.writelines(lines)
 
 
-def _as_text(value: object) -> str:
+def _as_text(value: Any) -> str:
     if isinstance(value, datetime.date | datetime.time | datetime.timedelta | decimal.Decimal):
         return str(value)
+    if str(getattr(value, "type", "")) == NANOSECONDS:
+        return str(value.cast("string"))
     raise DataError(
         f"a column has a value of type {type(value).__name__}, which JSON cannot represent. Give "
         "--format parquet, or leave the column out of the file."

@@ -368,6 +368,18 @@ def test_parts_of_json_rows_have_the_same_types(
         scored(teacher, source, tmp_path / "other", format="parquet", texts_per_part=1)
 
 
+def test_nanoseconds_of_a_time_stay(teacher: Artifact, tmp_path: Path) -> None:
+    times = pyarrow.array([1, 1000, None], pyarrow.time64("ns"))
+    table = pyarrow.table({"text": ["apple", "pear", "plum"], "at": times})
+    pyarrow.parquet.write_table(table, tmp_path / "texts.parquet")
+    scored(teacher, tmp_path / "texts.parquet", tmp_path / "out", format="parquet")
+    (part,) = (tmp_path / "out").glob("part-*")
+    assert pyarrow.parquet.read_table(part)["at"].combine_chunks() == times
+    scored(teacher, tmp_path / "texts.parquet", tmp_path / "lines")
+    found = [row["at"] for row in rows_of(tmp_path / "lines")]
+    assert found == ["00:00:00.000000001", "00:00:00.000001000", None]
+
+
 def test_a_scorer_is_opened_where_it_is_asked(teacher: Artifact, texts: list[str]) -> None:
     scorer = Scorer(teacher, prefix="my_")
     found = scorer(texts)
