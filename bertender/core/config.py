@@ -112,11 +112,11 @@ class Config(Record):
         return self.model_validate({**explicit, **changes})
 
     def is_explicit(self, name: str, *, beyond_default: bool = False) -> bool:
-        """Return whether a setting was set; with `beyond_default`, to another value only."""
-        default = type(self).model_fields[name].default
-        return name in self.model_fields_set and not (
-            beyond_default and getattr(self, name) == default
-        )
+        """Return whether a setting was set; to None, or with `beyond_default` to any value, only if
+        that is not its default."""
+        value, default = getattr(self, name), type(self).model_fields[name].default
+        tells = value != default or not (beyond_default or value is None)
+        return name in self.model_fields_set and tells
 
     def as_set(self, names: Iterable[str]) -> str:
         """Return settings as `name=value`, separated by commas."""

@@ -22,6 +22,7 @@ class Oven(Config):
     minutes: int = 30
     mode: Literal["fan", "grill"] = "fan"
     shelves: tuple[int, ...] = (1,)
+    timer: int | None = None
     weights: dict[str, float] = Field(default_factory=dict)
 
 
@@ -104,6 +105,11 @@ class Cake(Oven):
             against="mode",
             beyond_default=True,
         ),
+        "timer": Rule(
+            lambda config: config.mode == "grill",
+            "a grill has no timer. Leave it out.",
+            frozenset({"timer"}),
+        ),
         "cold": Rule(lambda config: config.heat < 100, lambda config: f"{config.bread} stays raw."),
     }
 
@@ -116,6 +122,7 @@ class Cake(Oven):
             r"^mode=grill and minutes=9: no cake is grilled above 200\. Leave",
         ),
         ({"mode": "grill", "minutes": 9, "shelves": [2]}, r"and minutes=9, shelves=\(2,\): no"),
+        ({"mode": "grill", "timer": 0}, "^timer=0: a grill has no timer"),
         ({"heat": 50}, "^rye stays raw"),
     ],
 )
@@ -136,7 +143,7 @@ class WeddingCake(Cake):
 
 
 def test_rules_come_on_top_of_those_of_the_base() -> None:
-    assert list(WeddingCake.all_rules()) == ["grill", "cold", "dry"]
+    assert list(WeddingCake.all_rules()) == ["grill", "timer", "cold", "dry"]
     for settings, said in (
         ({"mode": "grill", "minutes": 9}, "no cake is grilled"),
         ({"heat": 120}, "too cold"),
@@ -147,7 +154,14 @@ def test_rules_come_on_top_of_those_of_the_base() -> None:
     assert Cake.parse({"bread": "rye", "heat": 120}).heat == 120
 
 
-@pytest.mark.parametrize("settings", [{}, {"mode": "grill"}, {"mode": "grill", "minutes": 30}])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"mode": "grill"},
+        *({"mode": "grill", **own} for own in ({"minutes": 30}, {"timer": None})),
+    ],
+)
 def test_rules_that_hold(settings: dict[str, Any]) -> None:
     assert Cake.parse({"bread": "rye", **settings}).bread == "rye"
 
