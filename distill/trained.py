@@ -43,8 +43,8 @@ from bertender.training.heads.numbers import output_layer
 logger = logging.getLogger(__name__)
 
 TEXTS_TO_FIT = 2000
-"""Texts on which decoding parameters are fitted, and thresholds after an epoch without validation
-texts: all training texts would take a third of the epoch."""
+"""Training texts on which decoding parameters are fitted without validation texts, and thresholds
+after an epoch: all of them would take a third of the epoch."""
 FEWEST_EXAMPLES = 5
 """Fewest examples of a label for its own threshold; fewer would give a random one."""
 
@@ -91,19 +91,18 @@ def validated(
     split, problem = task.choices, task.problem
     classifier = as_classifier(model, tokenizer, task)
     outputs, predictions = answers(classifier, split)
-    if problem.has_thresholds and len(fitting := _texts_of_thresholds(task)):
-        if not len(task.selection):
-            fitting = sample(fitting, TEXTS_TO_FIT, problem)
+    fits = problem.has_thresholds or unfitted(task)
+    if fits and len(fitting := _texts_to_fit(task, TEXTS_TO_FIT)):
         own = outputs if fitting == split else predict_outputs(classifier, fitting.examples)
-        found = np.array([*best_thresholds(task, own, fitting).values()])
-        moved = [each._replace(logits=(each.logits - found).astype(np.float32)) for each in outputs]
-        predictions = decoded(problem, moved, split.examples)
-    if unfitted(task) and len(fitting := _texts_to_fit(task)):
-        own = outputs[: len(fitting)]  # the selection's first, where there is one
-        if not len(task.selection):
-            own = predict_outputs(classifier, fitting.examples)
-        fitted = problem.fit(own, fitting.examples, fitting.label_ids)
-        predictions = decoded(classifier.problem.with_fitted(fitted), outputs, split.examples)
+        if problem.has_thresholds:
+            found = np.array([*best_thresholds(task, own, fitting).values()])
+            outputs = [
+                each._replace(logits=(each.logits - found).astype(np.float32)) for each in outputs
+            ]
+        else:
+            fitted = problem.fit(own, fitting.examples, fitting.label_ids)
+            problem = classifier.problem.with_fitted(fitted)
+        predictions = decoded(problem, outputs, split.examples)
     labels = task.labels
     measured = score(
         task.metric, split.label_ids, predictions, label_count=len(labels), labels=labels
@@ -170,15 +169,18 @@ def fit_decoding(
         tokenizer: its tokenizer.
         task: fitted on its validation texts, or, without separate ones, on its training texts.
     """
-    split = _texts_to_fit(task)
+    split = _texts_to_fit(task, TEXTS_TO_FIT)
     if not (unfitted(task) and len(split)):
         return unfitted(task)
     outputs = predict_outputs(as_classifier(model, tokenizer, task), split.examples)
     return task.problem.fit(outputs, split.examples, split.label_ids)
 
 
-def _texts_to_fit(task: Task) -> Split:
-    return (task.selection if len(task.selection) else task.train.labelled).first(TEXTS_TO_FIT)
+def _texts_to_fit(task: Task, most: int | None = None) -> Split:
+    """Return the labelled validation texts, or, without separate ones, `most` training texts."""
+    if len(task.selection):
+        return task.selection.labelled
+    return sample(task.train.labelled, most, task.problem)
 
 
 def unfitted(task: Task) -> Mapping[str, float]:
@@ -202,7 +204,7 @@ def fit_thresholds(
     Returns:
         The thresholds, in logits, by label; empty where the output layer has no biases.
     """
-    split = _texts_of_thresholds(task)
+    split = _texts_to_fit(task)
     layer = output_layer(model, len(task.labels))
     if not len(split) or layer is None or layer.bias is None:
         return {}
@@ -217,10 +219,6 @@ def fit_thresholds(
         for label, threshold in found.items()
         if not task.problem.heads or label.partition(OF_HEAD)[0] in sets
     }
-
-
-def _texts_of_thresholds(task: Task) -> Split:
-    return (task.selection if len(task.selection) else task.train).labelled
 
 
 def best_thresholds(task: Task, outputs: Sequence[Outputs], split: Split) -> dict[str, float]:
