@@ -13,6 +13,7 @@ import json
 import logging
 import math
 import os
+import re
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -87,6 +88,8 @@ class Kind(ABC):
     has_probabilities: bool = True
     agreement: str
     """Metric of the agreement between two models."""
+    within_a_vote: re.Pattern[str] | None = None
+    """Separators of votes in a text cell that may stand within one vote too."""
 
     @abstractmethod
     def of_label(self, label: Any, numbers: Mapping[str, int]) -> Floats:
@@ -151,6 +154,7 @@ class SetProbabilities(Kind):
 
     problem = MULTI_LABEL
     agreement = "exact_match"
+    within_a_vote = SEPARATOR
 
     def of_label(self, label: Any, numbers: Mapping[str, int]) -> Floats:
         found = np.zeros(len(numbers))
@@ -174,6 +178,7 @@ class Numbers(Kind):
     problem = REGRESSION
     agreement = "pearson"
     has_probabilities = False
+    within_a_vote = re.compile(",")
 
     def of_label(self, label: Any, numbers: Mapping[str, int]) -> Floats:
         return np.asarray([float(label)])
@@ -312,9 +317,17 @@ class Votes(Form):
         if len(self.columns) > 1:
             votes = [values.get(name) for name in self.columns]
         else:
-            found = _parsed(usable_cell(values, self.column), self.column)
+            cell = usable_cell(values, self.column)
+            found = _parsed(cell, self.column)
             if isinstance(found, Mapping):
                 return self._counts(found)
+            within = self.kind.within_a_vote
+            if within and isinstance(cell, str) and cell.strip()[:1] != "[" and within.search(cell):
+                raise CellError(
+                    self.column,
+                    f"{shown(cell)} may be one vote or several. Give a JSON list with an item for "
+                    "each annotator, or a column each by --vote-columns",
+                )
             votes = [*found] if isinstance(found, list | tuple) else [found]
         given = [each for each in votes if each is not None and each != ""]
         counts = Counter(self._label(each) for each in given)

@@ -155,6 +155,8 @@ def test_votes_of_sets_and_numbers(tmp_path: Path) -> None:
     np.testing.assert_allclose(read(json_lines(tmp_path, sets), SETS).outputs, [[0.75, 0.25]])
     numbers = [{"text": "x", "votes": [1, 2, 4.5]}]
     np.testing.assert_allclose(read(json_lines(tmp_path, numbers), NUMBERS).outputs, [[2.5]])
+    cells = [{"text": "x", "votes": "1;2;4.5"}]
+    np.testing.assert_allclose(read(table(tmp_path, cells), NUMBERS).outputs, [[2.5]])
 
 
 def test_probabilities_of_a_set_need_no_sum(tmp_path: Path) -> None:
@@ -282,6 +284,8 @@ OTHER_ROWS: Mapping[str, tuple[str, Rows, dict[str, Any], str]] = {
         "all rows have confidence 0",
     ),
     "no votes": (SINGLE, [{"text": "x", "votes": []}], {}, "line 1, column 'votes': no votes"),
+    "votes or a set": (SETS, [{"text": "x", "votes": "a, b"}], {}, "may be one vote or several"),
+    "votes or a decimal": (NUMBERS, [{"text": "x", "votes": "3,5"}], {}, "one vote or several"),
     "counts of sets": (
         SETS,
         [{"text": "x", "votes": {"a": 2}}],
