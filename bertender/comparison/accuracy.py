@@ -274,7 +274,12 @@ def found_constant(task: Task, split: Split, predictions: Sequence[Any]) -> Cons
             value = own.value
         constants.append(
             ConstantFindings(
-                label=found.answer, share=found.share, n=found.labels, metric=metric, score=value
+                label=found.answer,
+                share=found.share,
+                n=found.labels,
+                metric=metric,
+                score=value,
+                truth=found.truth,
             )
         )
     return min(constants, key=lambda each: (not is_fault(each), each.share), default=None)

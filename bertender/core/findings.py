@@ -40,11 +40,13 @@ class ConstantFindings(Part):
     n: int = Field(description="true labels: one a text, or one a word where words have labels")
     metric: str = Field(description="that of the task, or of its head that predicts so")
     score: float | None = Field(None, description="by that metric; None where it reads logits")
+    truth: str = Field("", description="the true answers in words, where they are not labels")
 
     @property
     def words(self) -> str:
         """The fault in words, after the model's name."""
-        return f"predicts {self.label!r} everywhere; {self.share:.1%} of {self.n} labels are that"
+        truth = self.truth or f"{self.share:.1%} of {self.n} labels are that"
+        return f"predicts {self.label!r} everywhere; {truth}"
 
 
 class ScoreFindings(Part):

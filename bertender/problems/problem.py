@@ -79,6 +79,8 @@ class Constant(NamedTuple):
     """Number of true labels: one per text, or one per word."""
     head: str = ""
     """Description of the answer; empty for a model's own."""
+    truth: str = ""
+    """The true answers in words, where they are not labels."""
 
 
 class Tensor(NamedTuple):

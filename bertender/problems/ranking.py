@@ -253,7 +253,9 @@ class Ranking(TextProblem[Relevances]):
         if not pairs or any(np.ptp(own) > SAME * largest for own, _ in pairs):
             return ()
         right = sum(true[0] == max(true) for _, true in pairs)
-        return (Constant(AS_GIVEN, right / len(pairs), len(pairs)),)
+        share, count = right / len(pairs), len(pairs)
+        truth = f"{share:.1%} of {count} queries have a most relevant passage first"
+        return (Constant(AS_GIVEN, share, count, truth=truth),)
 
     def edge_examples(self, examples: Sequence[Example], tokens: int) -> tuple[Example, Example]:
         """Return a query with two passages: of few words, and of more than `tokens` tokens."""

@@ -80,7 +80,8 @@ class Regression(TextProblem[float]):
             return ()
         answer = float(np.mean(predictions))
         share = float(np.mean(np.abs(np.subtract(targets, answer)) <= SAME * spread))
-        return (Constant(f"{answer:.4g}", share, len(targets)),)
+        truth = f"the {len(targets)} true numbers are {min(targets):.4g} to {max(targets):.4g}"
+        return (Constant(f"{answer:.4g}", share, len(targets), truth=truth),)
 
     def decode(self, outputs: Outputs, example: Example) -> float:
         return float(outputs.logits[0, 0])

@@ -129,7 +129,8 @@ class SentenceEmbedding(TextProblem[Any]):
         cosines = np.asarray(predictions)[:, 0]
         if len(cosines) < 2 or cosines.min() < 1 - SAME:
             return ()
-        return (Constant(COLLAPSED, 0.0, len(cosines)),)
+        truth = f"all {len(cosines)} pairs have a cosine of 1"
+        return (Constant(COLLAPSED, 0.0, len(cosines), truth=truth),)
 
     def encoder(
         self, tokenizer: PreTrainedTokenizerBase | FileTokenizer, max_length: int | None = None

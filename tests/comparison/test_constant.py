@@ -18,6 +18,7 @@ from bertender.tasks.task import Split, Task
 from bertender.text.batch import Batch
 from tests.fake_classifier import EXAMPLES, LABELS, fake_classifier, honest, logits_of
 from tests.fake_predictor import FakePredictor
+from tests.toys import number_task, ranking_task, similarity_task
 
 TRUE = tuple(logits_of(EXAMPLES).argmax(axis=1).tolist())
 TASK = Task("words", LABELS, "accuracy", ("text",), Split((), ()), Split(EXAMPLES, TRUE))
@@ -48,6 +49,34 @@ def test_a_tag_is_counted_by_words() -> None:
     assert found is not None
     assert (found.label, found.share, found.n) == ("O", 0.75, 4)
     assert (found.metric, found.score) == ("entity_f1", 0.0)
+
+
+SAME_EVERYWHERE: dict[str, tuple[Task, Any, str]] = {
+    "number": (
+        (numbers := number_task(2, 8)),
+        np.full(8, 2.96),
+        f"the 8 true numbers are {min(numbers.dev.label_ids):.4g} to "
+        f"{max(numbers.dev.label_ids):.4g}",
+    ),
+    "cosine": (similarity_task(2, 8), np.ones((8, 2)), "all 8 pairs have a cosine of 1"),
+    "ranking": (
+        (queries := ranking_task(2, 8)),
+        tuple((0.5,) * len(each) for each in queries.dev.label_ids),
+        "queries have a most relevant passage first",
+    ),
+}
+"""Of kinds without labels: a task, constant predictions, and the words on the truth."""
+
+
+@pytest.mark.parametrize(
+    ("task", "predicted", "said"), SAME_EVERYWHERE.values(), ids=SAME_EVERYWHERE
+)
+def test_of_a_constant_without_labels_no_share_of_labels_is_said(
+    task: Task, predicted: Any, said: str
+) -> None:
+    found = found_constant(task, task.dev, predicted)
+    assert found is not None and found.words.startswith(f"predicts {found.label!r} everywhere; ")
+    assert found.words.endswith(said) and "labels" not in found.words
 
 
 @pytest.mark.parametrize(
