@@ -21,7 +21,7 @@ from bertender.core.config import Config, Record
 from bertender.core.errors import BertenderError as BertenderError  # a name of the package face
 from bertender.core.errors import ConfigError
 from bertender.scoring.scorer import Scorer as Scorer  # likewise
-from bertender.tasks.task import Task, TaskConfig
+from bertender.tasks.task import Task, TaskConfig, in_labels_of
 from bertender.tasks.teacher_files import is_teacher_file
 
 if TYPE_CHECKING:
@@ -419,7 +419,8 @@ def compress(
     from bertender.compression.config import CompressConfig
 
     chosen, source = CompressConfig.parse(_merged(config, settings)), opened(teacher)
-    return Compression(source, task_of([source], task), chosen, Path(out), force=force).run()
+    own = in_labels_of(task_of([source], task), source)
+    return Compression(source, own, chosen, Path(out), force=force).run()
 
 
 def verify(

@@ -303,7 +303,11 @@ class Stage:
         """
         filled = self.filled(config, [Source(each.name, each.path) for each in sources])
         if task is not None:
+            from bertender.tasks.task import in_labels_of
+
             self.accepts(task)
+            for source in sources[:1]:  # a loaded task has its labels in an order of its own
+                task = in_labels_of(task, source)
             sources = [each.of_task(task.record()) for each in sources]
         made = self.work(sources, task, filled, out)
         if not isinstance(made, Artifact):

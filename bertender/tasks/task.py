@@ -545,6 +545,14 @@ def with_model_labels(task: Task, labels: Sequence[str], label_map: str | None, 
     )
 
 
+def in_labels_of(task: Task, artifact: Artifact) -> Task:
+    """Return a task whose targets index a model's labels; unchanged if the model lacks one."""
+    own = artifact.card.task
+    if task.problem_type != own.problem_type or not {*task.labels} <= {*own.labels}:
+        return task
+    return with_model_labels(task, own.labels, None, artifact.name)
+
+
 def with_labels_of(task: Task, artifact: Artifact) -> Task:
     """Return a task with a model's labels, matched by name where they have names.
 
@@ -572,9 +580,10 @@ def same_labels(labels: Sequence[str], own: Sequence[str], problem: Problem[Any]
 
 def _columns_of_labels(task: Task) -> tuple[str, ...]:
     """Return the columns of a task that each are a label, in the user's order; empty without."""
+    if task.problem.name != MULTI_LABEL.name:
+        return ()
     columns = task.problem.label_columns(task.source.get("label_column", ""))
-    each_is_a_label = task.problem.name == MULTI_LABEL.name and len(columns) > 1
-    return columns if each_is_a_label else ()
+    return columns if len(columns) > 1 else ()
 
 
 def _matched(

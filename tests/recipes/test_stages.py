@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 from transformers import AutoConfig
 
+import bertender
 from bertender.core.artifact import Artifact
 from bertender.core.config import Config
 from bertender.core.errors import ConfigError, DataError, UnknownNameError
@@ -20,8 +22,12 @@ from distill.distillation.config import DistillConfig
 from distill.finetuning.config import MultiTaskConfig
 from distill.pretraining.config import PretrainConfig
 from tests.front import ToyFiles, write_toy_files
-from tests.toy_models import save_artifact, tiny_classifier
+from tests.toy_heads import JOINT
+from tests.toy_kinds import TASKS
+from tests.toy_models import save_artifact, tiny_classifier, with_turned_labels
 from tests.toys import toy_task
+
+KINDS = ("single_label_classification", "multi_label_classification", "token_classification")
 
 
 @pytest.fixture
@@ -54,6 +60,27 @@ def test_the_second_source_of_a_distillation_keeps_its_layers(
     assert AutoConfig.from_pretrained(student.path).num_hidden_layers == 2
     alone = STAGES["distill"].make([teacher], task, config, tmp_path / "alone")
     assert AutoConfig.from_pretrained(alone.path).num_hidden_layers == 2, "half of the teacher's"
+
+
+@pytest.mark.parametrize("name", [*KINDS, JOINT.problem_type])
+def test_a_loaded_task_fits_a_model_with_its_labels_in_another_order(
+    name: str,
+    teacher_of: Callable[[str], Artifact],
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    task, model = TASKS[name], teacher_of(name)
+    turned = with_turned_labels(model, task, tmp_path / "turned")
+    made = bertender.export(turned, task, out=tmp_path / "onnx")
+    assert made.card.task.labels == turned.card.task.labels != task.labels
+    assert "less than a guess" not in caplog.text
+    settings = {"scheme": "dynamic", "max_drop": 100.0}
+    scores = bertender.quantize(made, task, out=tmp_path / "int8", **settings).card.findings.scores
+    own = model.card.findings.scores
+    assert scores is not None and own is not None
+    assert scores.score_before == pytest.approx(own.score)
+    found = bertender.verify(turned, model, task)
+    assert found.passed and found.score_change == 0.0, "the labels of the texts count too"
 
 
 def test_an_unknown_stage_has_a_nearest() -> None:
