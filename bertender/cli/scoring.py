@@ -31,7 +31,7 @@ def build(name: str) -> Callable[..., None]:
             typer.Argument(
                 metavar="FILE",
                 help="file of texts, a folder of them, or a pattern in quotes: CSV, TSV, JSONL, "
-                "Parquet, or .txt with a text a line; all but Parquet as .xz too",
+                ".txt with a text a line (these as .xz too), Parquet, or .conll",
             ),
         ],
         out: Annotated[

@@ -29,6 +29,7 @@ from bertender.tasks.rows import (
     open_table,
     stop,
 )
+from bertender.tasks.word_rows import TAGS, WORD_A_LINE, ConllFile
 from bertender.text.batch import Example, is_blank
 
 logger = logging.getLogger(__name__)
@@ -37,7 +38,7 @@ TEXT = "text"
 """The column of a file with one text per line."""
 PATTERN = frozenset("*?[")
 JSON = frozenset((".json", ".jsonl"))
-SUFFIXES = (*READERS, *NESTED, *LINES, *(f"{suffix}.xz" for suffix in READERS))
+SUFFIXES = (*READERS, *NESTED, *LINES, *WORD_A_LINE, *(f"{suffix}.xz" for suffix in READERS))
 
 
 class FileState(Record):
@@ -94,16 +95,36 @@ def has_lines(path: Path) -> bool:
     return path.name.lower().endswith(LINES)
 
 
+def has_words(path: Path) -> bool:
+    """Return whether a file has one word per line."""
+    return path.name.lower().endswith(WORD_A_LINE)
+
+
 def open_source(path: Path, bad: OnBadRow = stop) -> Table:
-    """Open a file of texts: a table, or LINES with one text per line."""
+    """Open a file of texts: a table, LINES with one text per line, or WORD_A_LINE."""
+    if has_words(path):
+        return _open_words(path, bad)
     if not has_lines(path):
-        return open_table(path, bad, others=LINES)
+        return open_table(path, bad, others=(*LINES, *WORD_A_LINE))
 
     def rows(columns: Sequence[str]) -> Iterator[Row]:
         for place, line in lines_of(path, bad):
             yield Row(place, {TEXT: line.strip()})
 
     return Table(path, (TEXT,), rows, bad)
+
+
+def _open_words(path: Path, bad: OnBadRow) -> Table:
+    """Open a file with one word per line: a row has the words of a sentence, and the tags, if they
+    are in another column."""
+    conll = ConllFile.read(path)
+
+    def rows(columns: Sequence[str]) -> Iterator[Row]:
+        (own,), width = columns, conll.width
+        is_tagged = width > 1 and conll.places[own] % width < width - 1
+        yield from conll.rows(bad, (own, TAGS) if is_tagged else (own,))
+
+    return Table(path, tuple(conll.places), rows, bad)
 
 
 def types_of(files: Sequence[Path]) -> Mapping[str, Any]:
@@ -161,9 +182,19 @@ class TextColumns:
                 f"{table.path}: a line holds one text, and the model reads {', '.join(columns)}. "
                 "Give a table with these columns: CSV, TSV, JSONL or Parquet."
             )
+        if has_words(table.path) and not problem.labels_words:
+            raise DataError(
+                f"{table.path}: a line holds one word, and the model reads whole texts. Give them "
+                "a line each in .txt, or in a table: CSV, TSV, JSONL or Parquet."
+            )
         problem.check_columns(columns, self.record.text_count)
         table.require(columns)
         return columns
+
+    def kept(self, table: Table) -> tuple[str, ...]:
+        """Return the columns of a file to read: all, since its rows are written too. A word's
+        column may have several names."""
+        return self.of(table) if has_words(table.path) else table.columns
 
 
 @dataclass
@@ -244,10 +275,10 @@ class PartReader:
             table = open_source(path, errors.append)
             columns = self.columns.of(table)
             if before and table.read_from is not None:
-                rows = table.read_from(table.columns, before)
+                rows = table.read_from(self.columns.kept(table), before)
                 before = 0
             else:
-                rows = table.rows(table.columns)
+                rows = table.rows(self.columns.kept(table))
             events = in_order(rows, errors)
             yield from ((table, columns, event) for event in islice(events, before, None))
             before = 0
@@ -304,7 +335,7 @@ def checked(path: Path, columns: TextColumns, taken: Sequence[str], bad: OnBadRo
             "it in the file, or give another beginning to those of predictions: --prefix new_"
         )
     count = 0
-    for event in in_order(table.rows(table.columns), errors):
+    for event in in_order(table.rows(columns.kept(table)), errors):
         count += 1
         try:
             if isinstance(event, RowError):

@@ -337,6 +337,7 @@ WORDS_ALONE: Mapping[str, Callable[[Path, OnBadRow], Table]] = {
     ".iob": read_conll,
     ".bio": read_conll,
 }
+WORD_A_LINE = tuple(suffix for suffix, read in WORDS_ALONE.items() if read is read_conll)
 WORD_READERS = {".jsonl": read_jsonl, ".parquet": read_parquet, **WORDS_ALONE}
 WORD_SUFFIXES = frozenset(WORDS_ALONE)
 """Suffixes of files that only this problem type has."""

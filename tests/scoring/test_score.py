@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import lzma
 import pickle
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -218,7 +218,9 @@ def test_another_command_into_the_folder_is_an_error(
 
 def test_the_suffixes_of_texts_are_named(teacher: Artifact, tmp_path: Path) -> None:
     (tmp_path / "foo.text").write_text("apple\n")
-    with pytest.raises(DataError, match=r"Allowed: .csv.*, .txt, .txt.xz; .json in SQuAD's form"):
+    with pytest.raises(
+        DataError, match=r"Allowed: .csv.*, .txt.xz, .conll.*; .json in SQuAD's form"
+    ):
         scored(teacher, tmp_path / "foo.text", tmp_path / "out")
 
 
@@ -308,6 +310,33 @@ def test_a_second_column_is_refused_where_a_text_stands_alone(
         columns.of(open_source(source_of(texts, tmp_path)))
     alone = TextColumns(problem, record, "text")
     assert alone.of(open_source(source_of(texts, tmp_path))) == ("text",)
+
+
+def test_a_file_with_a_word_a_line_is_scored_by_sentences(
+    teacher: Artifact, teacher_of: Callable[[str], Artifact], tmp_path: Path
+) -> None:
+    """As a table with lists of its words is; tags stay as they are."""
+    tagger = teacher_of(TOKEN_CLASSIFICATION.name)
+    words, tags = [["apple", "saw"], ["plum"]], [["S-FRUIT", "O"], ["X"]]
+    rows = [{"words": own, "tags": theirs} for own, theirs in zip(words, tags, strict=True)]
+    (tmp_path / "table.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    (tmp_path / "tagged.conll").write_text("-DOCSTART- O\n\napple S-FRUIT\nsaw O\n\nplum X\n")
+    (tmp_path / "plain.iob").write_text("apple\nsaw\n\nplum\n")
+    (tmp_path / "numbered.conllu").write_text("1\tapple\n2\tsaw\n\n1\tplum\n")
+    scored(tagger, tmp_path / "table.jsonl", tmp_path / "table")
+    wanted = rows_of(tmp_path / "table")
+    scored(tagger, tmp_path / "tagged.conll", tmp_path / "tagged")
+    assert rows_of(tmp_path / "tagged") == wanted
+    scored(tagger, tmp_path / "plain.iob", tmp_path / "plain")
+    plain = [{name: row[name] for name in row if name != "tags"} for row in wanted]
+    assert rows_of(tmp_path / "plain") == plain
+    scored(tagger, tmp_path / "numbered.conllu", tmp_path / "numbered", text_column="2")
+    assert [row["2"] for row in rows_of(tmp_path / "numbered")] == words
+    with pytest.raises(DataError, match="a line holds one word, and the model reads whole texts"):
+        scored(teacher, tmp_path / "tagged.conll", tmp_path / "not")
+    (tmp_path / "empty.conll").write_text("\n\n")
+    with pytest.raises(DataError, match="it has no text to predict"):
+        scored(tagger, tmp_path / "empty.conll", tmp_path / "empty")
 
 
 def test_columns_of_predictions_are_never_those_of_the_file(
