@@ -35,13 +35,12 @@ from bertender.models.runtimes import RUNTIMES
 from bertender.models.sentence_files import PoolingName, VectorSettings
 from bertender.problems.problem import Problem
 from bertender.text.batch import Example, Tokenize
-from bertender.text.windows import windows_of
 from export.bundle.program import (
     ODD_TEXTS,
     Program,
-    calibration_notes,
     classifier_of,
     has_weights_beside,
+    notes_of,
 )
 
 TRANSFORMERS_JS = "@huggingface/transformers"
@@ -108,26 +107,6 @@ def use_of(source: Artifact) -> Use:
     use = USES[task.problem_type]
     takes_pair = use.pipeline != "text-classification" or len(task.text_columns) == 1
     return use if takes_pair else Use(note=PAIRS)
-
-
-def notes_of(source: Artifact, opened: Classifier) -> tuple[str, ...]:
-    """Return notes: tasks left to the page, and facts for its author."""
-    notes = [note] if (note := use_of(source).note) else []
-    if opened.problem.gives_vectors:
-        notes.append(f"the vector is `logits` of the model, or of the pipeline {_pooling(source)}")
-    fitted = source.card.task.fitted
-    if fitted:
-        values = ", ".join(f"{name} {value:.4g}" for name, value in fitted.items())
-        notes.append(f"fitted besides the weights, and for the page to apply: {values}")
-    notes += calibration_notes(source)
-    encode = opened.encode
-    assert isinstance(encode, Tokenize)
-    if windows_of(encode.tokenizer) is not None or opened.problem.window is not None:
-        notes.append(
-            f"longer texts are cut at {encode.max_length} tokens; elsewhere bertender reads them "
-            "in windows"
-        )
-    return tuple(notes)
 
 
 def _pooling(source: Artifact) -> str:
@@ -244,6 +223,11 @@ class Browser(Program):
         (folder / TEXTS_NAME).write_text(json.dumps(texts) + "\n", encoding="utf-8")
         row, use = RUNTIMES["onnxruntime"], use_of(source)
         checked, notes = f"{row.title} {row.version}", notes_of(source, opened)
+        if opened.problem.gives_vectors:
+            vector = f"the vector is `logits` of the model, or of the pipeline {_pooling(source)}"
+            notes = (vector, *notes)
+        if use.note:
+            notes = (use.note, *notes)
         if self.config.node_modules is None:
             notes = (*notes, "not checked by transformers.js: npm install && node check.mjs")
         else:

@@ -18,7 +18,7 @@ from bertender.models.runtimes import (
     tolerance_in,
 )
 from bertender.text.batch import Example
-from export.bundle.program import Program, calibration_notes, classifier_of
+from export.bundle.program import Program, classifier_of, notes_of
 
 RUNTIME = "openvino"
 XML_NAME = "openvino_model.xml"
@@ -89,5 +89,5 @@ class OpenVinoFolder(Program):
             opens_as=f"{XML_NAME}: version 1 of a model of OpenVINO Model Server, or a folder of "
             "Optimum Intel",
             checked_by=f"{row.title} {row.version}",
-            notes=(*notes, *calibration_notes(source)),
+            notes=(*notes, *notes_of(source, opened)),
         )

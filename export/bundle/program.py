@@ -13,8 +13,9 @@ from bertender.models.onnx_session import ONNX_NAME
 from bertender.models.runtimes import (
     Predictor,
 )
-from bertender.text.batch import Example
+from bertender.text.batch import Example, Tokenize
 from bertender.text.tokenizer import load_tokenizer
+from bertender.text.windows import windows_of
 from export.config import BundleConfig
 
 ODD_TEXTS = (
@@ -78,6 +79,23 @@ def classifier_of(
     problem = problem_of(source).reading(tokenizer)
     labels = source.card.task.labels
     return Classifier(name, labels, problem.encoder(tokenizer), predictor, parameters, problem)
+
+
+def notes_of(source: Artifact, opened: Classifier) -> tuple[str, ...]:
+    """Return what another program leaves to its user: fitted values, calibration and windows."""
+    notes = []
+    if fitted := source.card.task.fitted:
+        values = ", ".join(f"{name} {value:.4g}" for name, value in fitted.items())
+        notes.append(f"fitted besides the weights, and for your program to apply: {values}")
+    notes += calibration_notes(source)
+    encode = opened.encode
+    assert isinstance(encode, Tokenize)
+    if windows_of(encode.tokenizer) is not None or opened.problem.window is not None:
+        notes.append(
+            f"longer texts are cut at {encode.max_length} tokens; elsewhere bertender reads them "
+            "in windows"
+        )
+    return tuple(notes)
 
 
 def calibration_notes(source: Artifact) -> tuple[str, ...]:

@@ -24,10 +24,11 @@ from bertender.core.card import Calibration
 from bertender.core.errors import ConfigError, ModelError, ParityError
 from bertender.models.classifier import open_classifier
 from bertender.models.runtimes import import_openvino
+from bertender.problems.question_answering import QUESTION_ANSWERING, THRESHOLD
 from bertender.tasks.task import Task
 from bertender.text.tokenizer import load_tokenizer
+from export.bundle import PROGRAM_CLASSES, bundle, check_target, single_file
 from export.bundle import browser as browser_bundle
-from export.bundle import bundle, check_target, single_file
 from export.bundle.program import calibration_notes
 from export.config import BundleConfig
 from quantize.quantizer import quantize
@@ -148,6 +149,19 @@ def test_a_bundle_is_calibrated(exported: Artifact, task: Task, tmp_path: Path) 
     exponents = np.exp((logits - logits.max()) / 0.1)
     np.testing.assert_allclose(scores, exponents / exponents.sum(), rtol=1e-4)
     assert calibration_notes(source) == ("calibrated: divide the logits by 0.1 before the softmax",)
+
+
+@pytest.mark.parametrize("to", ["browser", "openvino"])
+def test_a_bundle_says_what_is_left_to_its_program(
+    to: str, teacher_of: Callable[[str], Artifact], tmp_path: Path
+) -> None:
+    model = teacher_of(QUESTION_ANSWERING.name)
+    record = model.card.task.model_copy(update={"fitted": {THRESHOLD: 1.25}})
+    source = replace(model, card=model.card.model_copy(update={"task": record}))
+    program = PROGRAM_CLASSES[to](BundleConfig.parse({"to": to}))
+    notes = program.complete(source, open_classifier(source), (), tmp_path).notes
+    assert any(f"for your program to apply: {THRESHOLD} 1.25" in each for each in notes)
+    assert any("elsewhere bertender reads them in windows" in each for each in notes)
 
 
 @needs_extensions
