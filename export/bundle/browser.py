@@ -88,7 +88,10 @@ USES: Mapping[str, Use] = {
         "the pipeline labels tokens; the label of a word is that of its first token",
     ),
     "sentence_embedding": Use("feature-extraction"),
-    "question_answering": Use("question-answering"),
+    "question_answering": Use(
+        "question-answering",
+        "the pipeline always gives an answer: where the context has none, its score is low",
+    ),
     "multiple_choice": Use(
         note="a logit for each pair of the question and a choice; the largest is the answer"
     ),

@@ -8,10 +8,12 @@ from __future__ import annotations
 import functools
 import json
 import shutil
+import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from http.server import SimpleHTTPRequestHandler
+from importlib import resources
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -25,6 +27,7 @@ from bertender.core.errors import ConfigError, ModelError, ParityError
 from bertender.models.classifier import open_classifier
 from bertender.models.runtimes import import_openvino
 from bertender.problems.question_answering import QUESTION_ANSWERING, THRESHOLD
+from bertender.problems.token_classification import TOKEN_CLASSIFICATION
 from bertender.tasks.task import Task
 from bertender.text.tokenizer import load_tokenizer
 from export.bundle import PROGRAM_CLASSES, bundle, check_target, single_file
@@ -290,6 +293,32 @@ def site(tmp_path: Path) -> Iterator[tuple[Path, str]]:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield folder, f"http://127.0.0.1:{server.server_port}/"
         server.shutdown()
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="there is no node")
+@pytest.mark.parametrize(
+    ("kind", "names", "shown"),
+    [
+        (TOKEN_CLASSIFICATION.name, ["O", "B-x", "B-y"], ["B-x", "O"]),
+        (
+            "a:single_label_classification,b:token_classification",
+            ["a:no", "a:yes", "b:O"],
+            ["a:yes, b:O", "b:O"],
+        ),
+    ],
+)
+def test_the_page_shows_the_labels_of_each_head_at_a_token(
+    kind: str, names: list[str], shown: list[str]
+) -> None:
+    """A head of whole texts has its label at the first token."""
+    module = resources.files("export.bundle").joinpath("page_files", "check.mjs")
+    texts, rows = json.dumps({"kind": kind, "labels": names}), [[0.5, 2.0, -1.0], [9.0, 3.0, 1.0]]
+    program = (
+        f"import {{ labels }} from {json.dumps(str(module))};"
+        f"console.log(JSON.stringify({rows}.map((row, place) => labels({texts}, row, place))));"
+    )
+    node = ["node", "--input-type=module", "--eval", program]
+    assert json.loads(subprocess.run(node, capture_output=True, check=True).stdout) == shown
 
 
 @needs_node

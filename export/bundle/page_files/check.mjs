@@ -27,6 +27,21 @@ export async function rows({ model }, inputs) {
   return starts.map((value, place) => [value, ends[place]]);
 }
 
+/**
+ * Return the likeliest label of a token: of each head that labels words, and at the first token of
+ * the others.
+ */
+export function labels(texts, row, place) {
+  const alone = [["", "token_classification"]];
+  const heads = texts.kind.includes(":") ? texts.kind.split(",").map((each) => each.split(":")) : alone;
+  const shown = heads.filter(([, kind]) => kind === "token_classification" || place === 0);
+  return shown.map(([head]) => {
+    const all = texts.labels.map((name, number) => [name, row[number]]);
+    const own = all.filter(([name]) => !head || name.startsWith(`${head}:`));
+    return own.reduce((first, second) => (second[1] > first[1] ? second : first))[0];
+  }).join(", ");
+}
+
 function quantile(sorted, share) {
   return sorted[Math.min(sorted.length - 1, Math.floor(share * sorted.length))];
 }

@@ -1,6 +1,6 @@
 // Runs the folder's model in this page; nothing is fetched from elsewhere.
 import * as transformers from "./node_modules/@huggingface/transformers/dist/transformers.js";
-import { check, encode, open, rows } from "./check.mjs";
+import { check, encode, labels, open, rows } from "./check.mjs";
 
 const element = (id) => document.getElementById(id);
 const say = (words) => { element("status").textContent = words; };
@@ -37,7 +37,7 @@ function answers(opened, texts, inputs, logits) {
   if (texts.vectors) return [["vector of", `${values.length} numbers`], ...values.map((each) => ["", each.toFixed(4)])];
   if (texts.tokens) { // a row for each
     const tokens = Array.from(inputs.input_ids.data, (id) => opened.tokenizer.decode([Number(id)]));
-    return logits.map((row, place) => [tokens[place], texts.labels[row.indexOf(Math.max(...row))]]);
+    return logits.map((row, place) => [tokens[place], labels(texts, row, place)]);
   }
   const names = values.length === texts.labels.length ? texts.labels : values.map((_, place) => `${place}`);
   const { temperature = 1, lines = {}, points = {} } = texts.calibration ?? {};
@@ -69,8 +69,14 @@ try {
   say("Ready");
   element("ask").addEventListener("submit", async (event) => {
     event.preventDefault();
-    const inputs = encode(opened, texts, element("text").value, texts.pair ? element("pair").value : null);
-    show(answers(opened, texts, inputs, await rows(opened, inputs)));
+    const [text, pair] = [element("text").value, texts.pair ? element("pair").value : null];
+    if (texts.kind === "question_answering") {
+      const { answer, score } = await opened(text, pair);
+      show([[answer, score.toFixed(4)]]);
+    } else {
+      const inputs = encode(opened, texts, text, pair);
+      show(answers(opened, texts, inputs, await rows(opened, inputs)));
+    }
     say("Answered");
   });
   element("check").addEventListener("click", async () => {
