@@ -258,7 +258,8 @@ def _recorded_score(artifact: Artifact, metric: str) -> Iterator[str]:
     if scores.chosen_on == "dev":
         yield "| settings were chosen on | these same texts, which flatters the score |"
     if scores.constant:
-        yield f"| on these texts | it {scores.constant.words} |"
+        words = scores.constant.words.replace("|", "\\|")
+        yield f"| on these texts | it {words} |"
 
 
 def _wilson(metric: str, score: float, n: int | None) -> tuple[float, float] | None:

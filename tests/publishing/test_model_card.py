@@ -63,11 +63,11 @@ def test_a_score_has_its_interval_and_number(teacher: Artifact) -> None:
     assert "2 of 300 training texts are longer than 32 tokens and were cut" in text
     (model,) = metadata(text)["model-index"]
     assert model["results"][0]["metrics"][0]["value"] == 0.8
-    skewed = ConstantFindings(label="tool", share=0.8, n=100, metric="accuracy")
+    skewed = ConstantFindings(label="a|tool", share=0.8, n=100, metric="accuracy")
     flattered = with_card(made, findings=found(chosen_on="dev", constant=skewed))
     text = model_card(flattered, ModelCardConfig())
     assert "these same texts, which flatters the score" in text
-    assert "predicts 'tool' everywhere" in text
+    assert "predicts 'a\\|tool' everywhere" in text, "the cell of a table ends at a bar"
 
 
 def test_of_a_graph_the_score_is_that_of_its_source_and_said_to_be(
