@@ -16,6 +16,7 @@ import io
 import json
 import logging
 import lzma
+import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -538,14 +539,37 @@ def write_delimited(path: Path, rows: Rows, *, delimiter: str) -> None:
 
 
 def write_jsonl(path: Path, rows: Rows) -> None:
-    """Write one JSON object per line; dates and decimals are text.
+    """Write one JSON object per line; dates and decimals are text, and NaN is null.
 
     Raises:
         DataError: JSON cannot represent a value.
     """
-    lines = (json.dumps(row, ensure_ascii=False, default=_as_text) + "\n" for row in rows)
     with path.open("w", encoding="utf-8") as file:
-        file.writelines(lines)
+        file.writelines(_json(row) + "\n" for row in rows)
+
+
+def _json(row: Mapping[str, Any]) -> str:
+    write = partial(json.dumps, ensure_ascii=False, default=_as_text, allow_nan=False)
+    try:
+        return write(row)
+    except ValueError:
+        pass
+    try:
+        return write(_without_nan(row))
+    except ValueError:
+        raise DataError(
+            "a column has an infinite number, which JSON cannot represent. Give --format parquet, "
+            "or leave the column out of the file."
+        ) from None
+
+
+def _without_nan(value: Any) -> Any:
+    """Return a value with None in place of NaN, also in lists and objects."""
+    if isinstance(value, Mapping):
+        return {name: _without_nan(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [*map(_without_nan, value)]
+    return None if isinstance(value, float) and math.isnan(value) else value
 
 
 def _as_text(value: Any) -> str:

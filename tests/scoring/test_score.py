@@ -397,6 +397,19 @@ def test_parts_of_json_rows_have_the_same_types(
         scored(teacher, source, tmp_path / "other", format="parquet", texts_per_part=1)
 
 
+def test_lines_are_json_where_a_number_is_missing(teacher: Artifact, tmp_path: Path) -> None:
+    """pandas writes NaN, which few programs but Python read."""
+    source = tmp_path / "texts.parquet"
+    numbers = pyarrow.table({"text": ["apple"], "x": [float("nan")], "y": [[1.0, float("nan")]]})
+    pyarrow.parquet.write_table(numbers, source)
+    scored(teacher, source, tmp_path / "out")
+    (row,) = rows_of(tmp_path / "out")
+    assert (row["x"], row["y"]) == (None, [1.0, None])
+    pyarrow.parquet.write_table(pyarrow.table({"text": ["apple"], "x": [float("inf")]}), source)
+    with pytest.raises(DataError, match="an infinite number, which JSON cannot represent"):
+        scored(teacher, source, tmp_path / "infinite")
+
+
 def test_nanoseconds_of_a_time_stay(teacher: Artifact, tmp_path: Path) -> None:
     times = pyarrow.array([1, 1000, None], pyarrow.time64("ns"))
     table = pyarrow.table({"text": ["apple", "pear", "plum"], "at": times})
