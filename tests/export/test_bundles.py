@@ -36,11 +36,15 @@ from export.bundle.program import calibration_notes
 from export.config import BundleConfig
 from quantize.quantizer import quantize
 from tests.packages import NODE_MODULES, needs_extensions, needs_node
+from tests.problems.kinds import graph_of, named
 from tests.quantize.contexts import HERE, config_of
 from tests.quick import quick
 from tests.quiet_server import QuietServer
 from tests.serve.browser import CHROMIUM
 from tests.serve.browser import browser as chromium
+from tests.toy_kinds import TASKS
+
+__all__ = ["graph_of"]
 
 OTHER_PARTS: dict[str, dict[str, Any]] = {
     "normalizer": {"type": "NFKC"},
@@ -319,6 +323,31 @@ def test_the_page_shows_the_labels_of_each_head_at_a_token(
     )
     node = ["node", "--input-type=module", "--eval", program]
     assert json.loads(subprocess.run(node, capture_output=True, check=True).stdout) == shown
+
+
+@needs_node
+@pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium")
+def test_the_page_answers_a_question_as_the_model_does(
+    graph_of: Callable[[str], Artifact], site: tuple[Path, str], tmp_path: Path
+) -> None:
+    folder, address = site
+    graph, task = graph_of(QUESTION_ANSWERING.name), TASKS[QUESTION_ANSWERING.name]
+    model = open_classifier(graph)
+    asked, answer = next(
+        (example, found)
+        for example in task.dev.examples
+        if (found := named(model.outputs([example])[0], example, model))
+    )
+    shutil.copytree(bundled(graph, task, tmp_path / "out", to="browser").path, folder / "page")
+    (folder / "page" / "node_modules").symlink_to(NODE_MODULES.resolve())
+    with chromium(tmp_path / "profile") as tab:
+        tab.open(address + "page/index.html")
+        tab.wait_for("/Ready|cannot/.test(document.getElementById('status').textContent)")
+        for name, text in zip(("text", "pair"), asked, strict=True):
+            tab.value(f"document.getElementById('{name}').value = {json.dumps(text)}")
+        tab.click("button[type=submit]")
+        tab.wait_for("document.querySelectorAll('#answers tr').length == 1")
+        assert tab.value("document.querySelector('#answers tr').cells[0].textContent") == answer
 
 
 @needs_node
