@@ -72,7 +72,8 @@ def predict_outputs(
 
     Raises:
         DataError: there are no examples.
-        ModelError: the model returns another number of rows than a batch has.
+        ModelError: the model returns another number of rows than a batch has, or a logit is NaN or
+            infinite.
     """
     if not examples:
         raise DataError("no examples to predict: the split is empty. Give at least one example.")
@@ -83,6 +84,12 @@ def predict_outputs(
             found = classifier.outputs([examples[row] for row in bucket])
             outputs.update(zip(bucket, found, strict=True))
             bar.advance(len(bucket))
+    broken = [row for row in range(len(examples)) if not np.isfinite(outputs[row].logits).all()]
+    if broken:
+        raise ModelError(
+            f"{classifier.name} predicts {len(broken)} of {len(outputs)} examples with NaN or "
+            f"infinite logits, first {examples[broken[0]]!r}. Train or export the model again."
+        )
     return [outputs[row] for row in range(len(examples))]
 
 
@@ -182,12 +189,6 @@ def answers(
         ModelError: a logit is NaN or infinite, so there is no prediction.
     """
     outputs = predict_outputs(classifier, split.examples, tokens_per_batch=tokens_per_batch)
-    if broken := [row for row, each in enumerate(outputs) if not np.isfinite(each.logits).all()]:
-        raise ModelError(
-            f"{classifier.name} predicts {len(broken)} of {len(outputs)} examples with NaN or "
-            f"infinite logits, first {split.examples[broken[0]]!r}. Train or export the model "
-            "again."
-        )
     return Answers(outputs, decoded(classifier.problem, outputs, split.examples))
 
 

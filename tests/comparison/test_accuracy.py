@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 
-from bertender.comparison.accuracy import evaluate, predict, text_lengths, word_count
+from bertender.comparison.accuracy import (
+    evaluate,
+    predict,
+    predict_outputs,
+    text_lengths,
+    word_count,
+)
+from bertender.comparison.drift import observed
 from bertender.core.artifact import Artifact
 from bertender.core.errors import DataError, ModelError
-from bertender.models.classifier import open_classifier
+from bertender.models.classifier import Classifier, open_classifier
 from bertender.tasks.task import Split, Task
 from bertender.text.batch import Batch
 from tests.fake_classifier import EXAMPLES, encode_words, fake_classifier, honest, logits_of
@@ -58,14 +67,24 @@ def test_batches_do_not_change_a_real_models_answers(teacher: Artifact, task: Ta
     np.testing.assert_allclose(logits, one_by_one, atol=1e-6)
 
 
-def test_a_model_that_answers_nan_is_not_scored() -> None:
+NAN_REFUSED: dict[str, Callable[[Classifier], object]] = {
+    "score": lambda model: evaluate(model, Split(EXAMPLES, (0,) * len(EXAMPLES)), "f1"),
+    "drift": lambda model: observed(model, EXAMPLES, frozenset()),
+    "calibration and teacher outputs": lambda model: predict_outputs(model, EXAMPLES),
+}
+
+
+@pytest.mark.parametrize("use", NAN_REFUSED)
+def test_a_model_that_answers_nan_is_refused(use: str) -> None:
+    """A p of NaN is below no bound, and a temperature could be fitted."""
+
     def broken(batch: Batch) -> np.ndarray:
         return np.array(
             [honest(batch)[0] if text != EXAMPLES[7] else [np.nan, 0] for text in batch.examples]
         )
 
     with pytest.raises(ModelError, match="1 of 120 examples with NaN") as raised:
-        evaluate(fake_classifier(answer=broken), Split(EXAMPLES, (0,) * len(EXAMPLES)), "f1")
+        NAN_REFUSED[use](fake_classifier(answer=broken))
     assert repr(EXAMPLES[7]) in str(raised.value)
 
 
