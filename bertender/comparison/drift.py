@@ -4,7 +4,8 @@ Four measures are compared, each from 0 to 1, the share of texts that would have
 model's confidence, the tokens of a text, the share of unknown or rare tokens, and the predicted
 labels. Numbers and ranks are tested by Kolmogorov and Smirnov's two-sample test, whose statistic is
 the largest difference of the cumulative shares; labels are tested by chi-squared, with half the sum
-of the differences of their shares.
+of the differences of their shares. Several labels of a text, as of its words, are not independent:
+Rao and Scott's second-order correction (1981, JASA 76) counts texts instead of labels.
 
 A model is more confident on texts that it has learned from, so the reference is the validation
 texts, or the held-out texts if there are none. Rare tokens are those that are rare in the training
@@ -16,6 +17,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -113,8 +115,8 @@ class Observed:
 
     numbers: dict[str, Numbers]
     """Numbers for each text, by measure."""
-    labels: Counter[str]
-    """Predicted labels; empty for models without labels."""
+    labels: Sequence[Sequence[str]]
+    """Predicted labels of each text; empty for models without labels."""
 
 
 def drift(
@@ -255,16 +257,34 @@ def of_numbers(then: Numbers, now: Numbers, same: float = 0.0) -> tuple[float, f
     return max(float(largest.statistic), 0.0), min(2 * float(largest.pvalue), 1.0)
 
 
-def of_labels(then: Counter[str], now: Counter[str]) -> tuple[float, float]:
-    """Return half the sum of the differences in label shares, and the p of chi-squared."""
-    from scipy.stats import chi2_contingency
+def of_labels(then: Sequence[Sequence[str]], now: Sequence[Sequence[str]]) -> tuple[float, float]:
+    """Return half the sum of the differences in label shares, and the p of chi-squared.
 
-    labels = sorted({*then, *now})
-    counts = np.array([[side[label] for label in labels] for side in (then, now)])
-    if len(labels) < 2:
+    Args:
+        then: labels of each reference text.
+        now: labels of each recent text.
+    """
+    from scipy.stats import chi2, chi2_contingency
+
+    texts = [*then, *now]
+    places = {label: place for place, label in enumerate(dict.fromkeys(chain(*texts)))}
+    if len(places) < 2:
         return 0.0, 1.0
+    by_text = np.zeros((len(texts), len(places)))
+    for row, own in enumerate(texts):
+        np.add.at(by_text[row], [places[label] for label in own], 1.0)
+    counts = np.stack([by_text[: len(then)].sum(axis=0), by_text[len(then) :].sum(axis=0)])
     shares = counts / counts.sum(axis=1, keepdims=True)
-    return float(np.abs(shares[0] - shares[1]).sum() / 2), float(chi2_contingency(counts).pvalue)
+    effect = float(np.abs(shares[0] - shares[1]).sum() / 2)
+    # the eigenvalues of `design` are the design effects: all 1 for one label a text
+    overall = counts.sum(axis=0) / counts.sum()
+    apart = (by_text - by_text.sum(axis=1, keepdims=True) * overall) / np.sqrt(overall)
+    design = apart.T @ apart / counts.sum()
+    total, squares = float(np.trace(design)), float(np.square(design).sum())
+    if not squares:  # all texts have the same labels
+        return effect, 1.0
+    statistic = chi2_contingency(counts).statistic * total / squares
+    return effect, float(chi2.sf(statistic, total**2 / squares))
 
 
 def observed(
@@ -291,13 +311,12 @@ def observed(
     )
     numbers["share of unknown or rare tokens"] = np.array([*rare])
     decoded = [problem.decode(own, example) for own, example in zip(outputs, examples, strict=True)]
-    found = Counter[str]()
+    found: list[tuple[str, ...]] = []
     if problem.names_labels or problem.places_are_labels:
-        for each in decoded:
-            numbered = problem.labels_of(each)
-            found.update(labels[number] for number in numbered)
-            if not numbered:
-                found["none"] += 1
+        found = [
+            tuple(labels[number] for number in problem.labels_of(each)) or ("none",)
+            for each in decoded
+        ]
     elif all(isinstance(each, float) for each in decoded):
         numbers[NUMBER] = np.array(decoded)
     return Observed(numbers, found)
@@ -354,7 +373,8 @@ def _drawn(examples: Sequence[Example], most: int) -> Sequence[Example]:
     return [examples[row] for row in sorted(rows.tolist())]
 
 
-def _shares(counts: Counter[str]) -> dict[str, float]:
+def _shares(by_text: Sequence[Sequence[str]]) -> dict[str, float]:
+    counts = Counter(chain.from_iterable(by_text))
     total = counts.total()
     return {label: counts[label] / total for label in sorted(counts)}
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy.stats import chi2_contingency
 
 from bertender.comparison.drift import (
     Drift,
@@ -33,15 +33,34 @@ from tests.toys import toy_task
 PLAIN = DriftConfig()
 
 
+def one_each(**counts: int) -> list[tuple[str]]:
+    """Texts with one label, given how many have each."""
+    return [(label,) for label, count in counts.items() for _ in range(count)]
+
+
 def test_effects_by_hand() -> None:
     """Of four numbers two are above all others: half of them would have to change."""
     then, now = np.array([1.0, 2.0, 3.0, 4.0]), np.array([1.0, 2.0, 9.0, 9.0])
     assert of_numbers(then, now)[0] == 0.5
-    effect, p = of_labels(Counter(a=60, b=40), Counter(a=30, b=70))
-    assert effect == pytest.approx(0.3) and p < 1e-4
-    assert of_labels(Counter(a=9), Counter(a=5)) == (0.0, 1.0)
+    effect, p = of_labels(one_each(a=60, b=40), one_each(a=30, b=70))
+    assert effect == pytest.approx(0.3)
+    assert p == pytest.approx(chi2_contingency([[60, 40], [30, 70]]).pvalue)
+    assert of_labels(one_each(a=9), one_each(a=5)) == (0.0, 1.0)
     # a label that is new
-    assert of_labels(Counter(a=50), Counter(a=25, b=25))[0] == pytest.approx(0.5)
+    assert of_labels(one_each(a=50), one_each(a=25, b=25))[0] == pytest.approx(0.5)
+
+
+def test_several_labels_of_a_text_are_one_observation() -> None:
+    """Five labels that only occur together have the p of one, and words of a sentence no less."""
+    then, now = one_each(a=60, b=40, c=20), one_each(a=40, b=60, c=20)
+    _, p = of_labels(then, now)
+    for sides in (
+        [[tuple(label + part for part in "12345") for (label,) in own] for own in (then, now)],
+        [[own * 20 for own in side] for side in (then, now)],
+    ):
+        assert of_labels(*sides)[1] == pytest.approx(p)
+    same = [("a", "b")] * 60
+    assert of_labels(same, same) == (0.0, 1.0)
 
 
 def test_differences_of_a_batch_are_none_by_hand() -> None:
@@ -59,7 +78,7 @@ def test_differences_of_a_batch_are_none_by_hand() -> None:
 
 
 def of_confidence(then: np.ndarray, now: np.ndarray) -> Drift:
-    sides = [Observed({"confidence": each}, Counter()) for each in (then, now)]
+    sides = [Observed({"confidence": each}, ()) for each in (then, now)]
     return compared(*sides, PLAIN, artifact="a", file="f", reference="r", texts=(1, 1))
 
 
@@ -76,7 +95,7 @@ def test_an_alarm_needs_an_effect_and_more_than_chance() -> None:
 
 
 def test_each_test_has_its_part_of_the_chance() -> None:
-    side = Observed({"confidence": np.ones(5), "tokens of a text": np.ones(5)}, Counter(a=5, b=5))
+    side = Observed({"confidence": np.ones(5), "tokens of a text": np.ones(5)}, one_each(a=5, b=5))
     found = compared(side, side, PLAIN, artifact="a", file="f", reference="r", texts=(5, 5))
     assert found.max_p == pytest.approx(0.01 / 3)
     assert [each.name for each in found.measures][-1] == "predicted labels"
