@@ -159,10 +159,15 @@ def differences(first: Artifact, second: Artifact, task: Task) -> Differences:
 
 def differences_of(one: Answered, other: Answered, task: Task) -> Differences:
     """Return the differences between the answers of two models to the held-out texts of a task."""
-    gold = [
+    gold: list[Any] = [
         task.problem.by_names(target, task.labels) if is_labelled(target) else None
         for target in task.dev.label_ids
     ]
+    if one.problem.name == MULTI_LABEL.name:  # equal sets of models with other orders are equal
+        place = one.labels.index
+        gold = [each and tuple(sorted(each, key=place)) for each in gold]
+        answers = [tuple(sorted(each, key=place)) for each in other.answers]
+        other = other._replace(answers=answers)
     rows = _numbers if one.problem.name == REGRESSION.name else _labels
     found = sorted(rows(one, other, task.dev.examples, gold), key=_badness)
     return Differences(

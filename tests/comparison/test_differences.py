@@ -89,6 +89,17 @@ def test_labels_in_another_order_are_the_same_labels() -> None:
     assert found.agreement == 1.0 and not found.differences
 
 
+def test_sets_of_labels_in_another_order_are_the_same_sets() -> None:
+    task = of_texts("multi_label_classification", ("p", "q"), ((0, 1), (0,)))
+    sets = [[[1.0, 2.0]], [[1.0, -1.0]]]
+    turned = [[rows[0][::-1]] for rows in sets]
+    first, second = asked("a", task, sets), asked("b", task, turned, ("q", "p"))
+    for one, other in ((first, second), (second, first), (second, second)):
+        found = differences_of(one, other, task)
+        assert found.agreement == 1.0 and not found.differences
+        assert (found.both_wrong, found.only_first_wrong, found.only_second_wrong) == (0, 0, 0)
+
+
 def test_of_a_set_the_label_that_moved_most_is_named() -> None:
     labels = ("fruit", "tool", "count")
     task = of_texts("multi_label_classification", labels, ((0,), (), (0, 1)))
