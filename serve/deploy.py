@@ -205,7 +205,8 @@ def _try_candidate(
     except (DeploymentError, ServingError) as error:
         raise _refused(target, folder, artifact, str(error)) from None
     tolerance = tolerance_in(limits.runtime, golden.tolerance)
-    check = check_golden(golden.model_copy(update={"tolerance": tolerance}), predictions, problem)
+    own = golden.model_copy(update={"tolerance": tolerance})
+    check = check_golden(own, predictions, problem, artifact.card.task.labels)
     if check.failures:
         raise _refused(target, folder, artifact, "; ".join(check.failures))
     return check

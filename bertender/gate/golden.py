@@ -1,7 +1,7 @@
 """Golden texts: examples stored in an artifact, to check that a model elsewhere predicts the same.
 
 The check uses the arithmetic of the parity gate and the tolerance that the artifact names:
-predictions that are not near-ties must be equal, and logits must be within TOLERANCES. The gate
+decisions that are not near-ties must be equal, and logits must be within TOLERANCES. The gate
 judges the better end of an interval, since its texts are a sample; here the same model repeats the
 same texts, so the figures themselves are judged. This module does not load PyTorch, and its
 messages contain no text.
@@ -29,7 +29,7 @@ from bertender.gate.judge import (
     parity_sample,
 )
 from bertender.models.classifier import Classifier
-from bertender.problems.problem import Problem
+from bertender.problems.problem import Outputs, Problem
 from bertender.text.batch import Example
 
 MOST_BYTES = 8 * 1024
@@ -107,7 +107,10 @@ class GoldenCheck(Record):
 
 
 def check_golden(
-    golden: GoldenTexts, predictions: Mapping[int, GoldenPrediction], problem: Problem[Any]
+    golden: GoldenTexts,
+    predictions: Mapping[int, GoldenPrediction],
+    problem: Problem[Any],
+    labels: Sequence[str],
 ) -> GoldenCheck:
     """Compare predictions with those of golden texts.
 
@@ -115,6 +118,7 @@ def check_golden(
         golden: golden texts of an artifact.
         predictions: index of a golden text -> its prediction; texts without one are left out.
         problem: the artifact's problem type.
+        labels: its labels.
     """
     counts = {"texts": len(predictions), "left_out": len(golden.texts) - len(predictions)}
     if failures := tuple(_wrong_shapes(golden, predictions)):
@@ -141,7 +145,7 @@ def check_golden(
         **counts,
         max_abs_difference=float(paired.differences.max(initial=0.0)),
         failures=(
-            *_other_labels(golden, predictions, paired, bounds),
+            *_other_labels(golden, predictions, paired, bounds, labels),
             *_broken_bounds(golden, paired, bounds),
         ),
     )
@@ -163,19 +167,22 @@ def _other_labels(
     predictions: Mapping[int, GoldenPrediction],
     paired: PairedLogits,
     bounds: Tolerance,
+    labels: Sequence[str],
 ) -> Iterator[str]:
-    """Yield the texts whose prediction differs and was not a near-tie."""
-    decided = decided_by(paired, bounds)
+    """Yield the texts with a decision that differs and was not a near-tie, or with a label that is
+    not that of the prediction's own logits: a ranking or a number may differ within bounds."""
+    decided, problem = decided_by(paired, bounds), paired.problem
     for row, prediction in predictions.items():
         own = (paired.text_ids == row) & paired.decides
         turned = bool((decided[own] & ~paired.agrees[own]).any())
-        is_decided = decided.shape[1] > 0 and bool(decided[own].all())  # numbers have no decision
-        misnamed = is_decided and prediction.label != golden.texts[row].label
-        if turned or misnamed:
+        text = golden.texts[row]
+        outputs = Outputs(prediction.logits, np.array(text.places))
+        meant = problem.by_names(problem.decode(outputs, text.example), labels)
+        if turned or prediction.label != meant:
             moved = float(paired.differences[paired.text_ids == row].max())
             yield (
                 f"{_name(row, golden)} is predicted {_shown(prediction.label)}; its "
-                f"{paired.problem.output}s differ by {moved:.3g} at most"
+                f"{problem.output}s differ by {moved:.3g} at most"
             )
 
 

@@ -15,6 +15,7 @@ import pytest
 from bertender.core.artifact import (
     GOLDEN_NAME,
     Artifact,
+    GoldenText,
     GoldenTexts,
     read_golden,
     write_golden,
@@ -23,12 +24,17 @@ from bertender.core.errors import ArtifactError
 from bertender.gate.golden import MOST_BYTES, GoldenPrediction, check_golden, golden_examples
 from bertender.gate.judge import TOLERANCES
 from bertender.models.classifier import open_classifier
+from bertender.problems import PROBLEMS
+from bertender.problems.problem import Outputs
+from bertender.problems.ranking import RANKING
 from bertender.problems.single_label_classification import SINGLE_LABEL
 from bertender.tasks.task import Task
 from export.config import ExportConfig
 from export.exporter import export
 from quantize.config import QuantizeConfig
 from quantize.quantizer import quantize
+
+LABELS = ("fruit", "tool")
 
 
 def exported(source: Artifact, task: Task, out: Path, count: int) -> Artifact:
@@ -106,7 +112,7 @@ def test_they_come_back_as_they_were_written(golden: GoldenTexts, tmp_path: Path
 @pytest.mark.parametrize("name", ["float32", "int8"])
 def test_equal_answers_agree(name: str, golden: GoldenTexts) -> None:
     own = golden.model_copy(update={"tolerance": name})
-    check = check_golden(own, answers_of(own), SINGLE_LABEL)
+    check = check_golden(own, answers_of(own), SINGLE_LABEL, LABELS)
     assert check.failures == () and check.max_abs_difference == 0
 
 
@@ -123,7 +129,7 @@ def test_a_float_model_may_move_by_its_tolerance(
     assert bound is not None
     answers = answers_of(golden)
     answers[2] = _moved(answers[2], share * bound * golden.logit_scale)
-    check = check_golden(golden, answers, SINGLE_LABEL)
+    check = check_golden(golden, answers, SINGLE_LABEL, LABELS)
     assert (check.failures == ()) == agrees
     assert agrees or ("max_abs" in check.failures[0] and "golden text 3 of 6" in check.failures[0])
 
@@ -138,10 +144,9 @@ def test_a_rounded_model_may_move_by_a_share_of_the_spread(
     by = share * bound * own.logit_spread
     moved = {row: _moved(each, by) for row, each in answers_of(own).items()}
     named = {
-        row: replace(each, label=("fruit", "tool")[int(each.logits.argmax())])
-        for row, each in moved.items()
+        row: replace(each, label=LABELS[int(each.logits.argmax())]) for row, each in moved.items()
     }
-    check = check_golden(own, named, SINGLE_LABEL)
+    check = check_golden(own, named, SINGLE_LABEL, LABELS)
     assert (check.failures == ()) == agrees
     assert agrees or any("max_median" in failure for failure in check.failures)
 
@@ -150,7 +155,7 @@ def test_another_label_is_named_without_its_text(golden: GoldenTexts) -> None:
     answers = answers_of(golden)
     other = {"fruit": "tool", "tool": "fruit"}[str(answers[1].label)]
     answers[1] = GoldenPrediction(other, answers[1].logits[:, ::-1])
-    check = check_golden(golden, answers, SINGLE_LABEL)
+    check = check_golden(golden, answers, SINGLE_LABEL, LABELS)
     assert check.failures[0].startswith(
         f"golden text 2 of 6 (label '{golden.texts[1].label}') is predicted '{other}'; its logits "
         "differ by "
@@ -163,17 +168,43 @@ def test_the_names_of_labels_count(golden: GoldenTexts) -> None:
     answers = {
         row: replace(each, label=f"{each.label}s") for row, each in answers_of(golden).items()
     }
-    assert len(check_golden(golden, answers, SINGLE_LABEL).failures) == len(answers)
+    assert len(check_golden(golden, answers, SINGLE_LABEL, LABELS).failures) == len(answers)
+
+
+def test_what_no_decision_tells_may_differ_within_bounds() -> None:
+    """The order of passages after the first, and the number of a head: other machines round."""
+    query = ("q", "a", "b", "c")
+    ranking = (RANKING, ("relevance",), query, [[5.0], [1.0], [1.0001]], [[5.0], [1.0001], [1.0]])
+    heads = PROBLEMS["kind:single_label_classification,stars:regression"]
+    labels = ("kind:a", "kind:b", "stars:number")
+    numbers = (heads.of_labels(labels), labels, ("t",), [[5.0, -5.0, 3.25]], [[5.0, -5.0, 3.2501]])
+    for problem, names, example, then, now in (ranking, numbers):
+        places = np.arange(len(then))
+        before, after = (
+            problem.by_names(problem.decode(Outputs(np.array(each), places), example), names)
+            for each in (then, now)
+        )
+        assert before != after
+        text = GoldenText(
+            example=example, label=before, logits=then, places=tuple(places.tolist()), tokens=9
+        )
+        own = GoldenTexts(
+            runtime="", tolerance="float32", logit_scale=5.0, logit_spread=1.0, texts=(text,)
+        )
+        answer = GoldenPrediction(after, np.array(now))
+        assert check_golden(own, {0: answer}, problem, names).failures == ()
+        other = replace(answer, label=before)  # not what its logits say
+        assert check_golden(own, {0: other}, problem, names).failures
 
 
 def test_texts_without_a_prediction_are_counted_and_change_no_number(golden: GoldenTexts) -> None:
     answers = answers_of(golden)
     for row in (0, 3):
         del answers[row]
-    check = check_golden(golden, answers, SINGLE_LABEL)
+    check = check_golden(golden, answers, SINGLE_LABEL, LABELS)
     assert (check.texts, check.left_out, check.failures) == (4, 2, ())
     answers[4] = replace(answers[4], logits=answers[4].logits[:, ::-1] * 9)
-    failures = check_golden(golden, answers, SINGLE_LABEL).failures
+    failures = check_golden(golden, answers, SINGLE_LABEL, LABELS).failures
     assert failures and all("golden text 5 of 6" in each for each in failures)
 
 
@@ -187,7 +218,7 @@ BROKEN: dict[str, Callable[[GoldenPrediction], GoldenPrediction]] = {
 def test_logits_that_cannot_be_compared_are_a_failure(name: str, golden: GoldenTexts) -> None:
     answers = answers_of(golden)
     answers[0] = BROKEN[name](answers[0])
-    (failure,) = check_golden(golden, answers, SINGLE_LABEL).failures
+    (failure,) = check_golden(golden, answers, SINGLE_LABEL, LABELS).failures
     assert "golden text 1 of 6" in failure
 
 
