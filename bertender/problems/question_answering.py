@@ -238,6 +238,10 @@ class QuestionAnswering(Problem[Answers]):
     def unlabelled(self, example: Example) -> tuple[int, ...]:
         return (NO_LABEL,)
 
+    def told_apart_by(self, example: Example) -> Example:
+        """Return the context, so that a model does not learn from those of held-out questions."""
+        return example[1:]
+
     def by_names(self, target: Answers, labels: Sequence[str]) -> str:
         """Return the text of the first answer; empty for none."""
         return target[0][0] if target else ""

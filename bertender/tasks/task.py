@@ -475,8 +475,11 @@ def held_out_of(
 
 
 def _drawn(split: Split, share: float, problem: Problem[Any], salt: bytes) -> list[bool]:
-    """Return which texts are drawn by their hash; none of a label that would have no others."""
+    """Return which texts are drawn by their hash; none of a label that would have no others, and
+    none of a file that would."""
     drawn = [is_selected(problem.told_apart_by(each), share, salt) for each in split.examples]
+    if all(drawn):
+        return [False] * len(drawn)
     labels = [problem.labels_of(target) for target in split.label_ids]
     left = {label for own, gone in zip(labels, drawn, strict=True) if not gone for label in own}
     return [gone and left.issuperset(own) for own, gone in zip(labels, drawn, strict=True)]

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from bertender.core.errors import ConfigError, DataError
+from bertender.problems.question_answering import QUESTION_ANSWERING
 from bertender.tasks.loading import load_task
-from bertender.tasks.task import Task, TaskConfig
+from bertender.tasks.task import Split, Task, TaskConfig, held_out_of
 
 CONTEXT = "  Paris is the capital of France. "
 PARIS = {"text": "Paris", "answer_start": 2}
@@ -126,3 +127,17 @@ def test_a_question_has_no_labels_to_map(tmp_path: Path) -> None:
     assert with_model_labels(task, ("a", "b"), None, "a model").labels == ("a", "b")
     with pytest.raises(ConfigError, match="has no labels"):
         with_model_labels(task, ("a", "b"), "start=a", "a model")
+
+
+def test_questions_of_a_context_are_in_one_split() -> None:
+    """A model would learn from the contexts of the questions that score it."""
+    examples = [(f"question {row % 8}", f"context {row // 8}") for row in range(1600)]
+    train, dev = held_out_of(Split(tuple(examples), ((),) * 1600), "mine", QUESTION_ANSWERING)
+    assert len(dev) == pytest.approx(320, abs=160)
+    assert {context for _, context in train.examples}.isdisjoint(
+        context for _, context in dev.examples
+    )
+    for start in range(0, 160, 8):  # a single context cannot be in both
+        alone = Split(tuple(examples[start : start + 8] * 9), ((),) * 72)
+        with pytest.raises(ConfigError, match="too few to score by"):
+            held_out_of(alone, "mine", QUESTION_ANSWERING)
