@@ -484,6 +484,9 @@ class GoldenTexts(Record):
     tolerance: str = Field(description="row of TOLERANCES by which others are compared with them")
     logit_scale: float = Field(description="the largest of the model's source in the parity gate")
     logit_spread: float = Field(description="standard deviation of those over texts, centred")
+    heads: dict[str, tuple[float, float]] = Field(
+        default_factory=dict, description="both of each of several heads, by name"
+    )
     texts: tuple[GoldenText, ...]
 
 

@@ -10,7 +10,7 @@ messages contain no text.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -82,6 +82,7 @@ def golden_texts(
         tolerance=tolerance,
         logit_scale=parity.logit_scale or 0.0,
         logit_spread=parity.logit_spread or 0.0,
+        heads=parity.heads,
         texts=tuple(texts),
     )
 
@@ -141,14 +142,29 @@ def check_golden(
         problem=problem,
     )
     bounds = TOLERANCES[golden.tolerance]
+    heads = _by_head(golden, paired)
     return GoldenCheck(
         **counts,
         max_abs_difference=float(paired.differences.max(initial=0.0)),
         failures=(
-            *_other_labels(golden, predictions, paired, bounds, labels),
-            *_broken_bounds(golden, paired, bounds),
+            *_other_labels(golden, predictions, paired, heads, bounds, labels),
+            *(
+                f"{head}: {failure}" if head else failure
+                for head, own in heads.items()
+                for failure in _broken_bounds(golden, own, bounds)
+            ),
         ),
     )
+
+
+def _by_head(golden: GoldenTexts, paired: PairedLogits) -> Mapping[str, PairedLogits]:
+    """Return the outputs of each head in its units of the gate: numbers may be a thousand times as
+    large as the logits beside them."""
+    heads = {}
+    for head, own in paired.by_head().items():
+        scale, spread = golden.heads.get(head, (paired.scale, paired.spread))
+        heads[head] = replace(own, scale=scale, spread=spread, size=spread)
+    return heads
 
 
 def _wrong_shapes(
@@ -166,19 +182,23 @@ def _other_labels(
     golden: GoldenTexts,
     predictions: Mapping[int, GoldenPrediction],
     paired: PairedLogits,
+    heads: Mapping[str, PairedLogits],
     bounds: Tolerance,
     labels: Sequence[str],
 ) -> Iterator[str]:
     """Yield the texts with a decision that differs and was not a near-tie, or with a label that is
     not that of the prediction's own logits: a ranking or a number may differ within bounds."""
-    decided, problem = decided_by(paired, bounds), paired.problem
+    problem = paired.problem
+    turned = {
+        row
+        for own in heads.values()
+        for row in own.text_ids[(decided_by(own, bounds) & ~own.agrees).any(axis=1)].tolist()
+    }
     for row, prediction in predictions.items():
-        own = (paired.text_ids == row) & paired.decides
-        turned = bool((decided[own] & ~paired.agrees[own]).any())
         text = golden.texts[row]
         outputs = Outputs(prediction.logits, np.array(text.places))
         meant = problem.by_names(problem.decode(outputs, text.example), labels)
-        if turned or prediction.label != meant:
+        if row in turned or prediction.label != meant:
             moved = float(paired.differences[paired.text_ids == row].max())
             yield (
                 f"{_name(row, golden)} is predicted {_shown(prediction.label)}; its "

@@ -370,6 +370,9 @@ class Parity(Figures):
         description="root mean square over labels of the reference's average centred logits, plus "
         "their spread; None of none",
     )
+    heads: dict[str, tuple[float, float]] = Field(
+        default_factory=dict, description="scale and spread of each of several heads, by name"
+    )
     inputs_compared: bool = Field(description="whether both read tokens of one vocabulary")
     graphs_compared: bool | None = Field(
         None, description="whether the float graph of a quantized one was there; None if not asked"
@@ -429,7 +432,8 @@ def check_parity(
     failures: list[str] = []
     by_head: list[Figures] = []
     judged, margins = 0, []
-    for head, own in paired.by_head().items():
+    heads = paired.by_head()
+    for head, own in heads.items():
         decided = judged_of(own, tolerance)
         own_truth = truth and truth.of_head(head, own.problem)
         by_head.append(measure_figures(own, decided, own_truth, paired))
@@ -450,6 +454,7 @@ def check_parity(
         logit_scale=paired.scale or None,
         logit_spread=paired.spread or None,
         logit_size=paired.size or None,
+        heads={head: (own.scale, own.spread) for head, own in heads.items() if head},
         inputs_compared=inputs_comparable(reference, candidate),
         cases=tuple(
             CaseParity(

@@ -21,18 +21,26 @@ from bertender.core.artifact import (
     write_golden,
 )
 from bertender.core.errors import ArtifactError
-from bertender.gate.golden import MOST_BYTES, GoldenPrediction, check_golden, golden_examples
-from bertender.gate.judge import TOLERANCES
+from bertender.gate.golden import (
+    MOST_BYTES,
+    GoldenPrediction,
+    check_golden,
+    golden_examples,
+    golden_texts,
+)
+from bertender.gate.judge import TOLERANCES, check_parity
 from bertender.models.classifier import open_classifier
 from bertender.problems import PROBLEMS
 from bertender.problems.problem import Outputs
 from bertender.problems.ranking import RANKING
 from bertender.problems.single_label_classification import SINGLE_LABEL
 from bertender.tasks.task import Task
+from bertender.text.batch import Batch
 from export.config import ExportConfig
 from export.exporter import export
 from quantize.config import QuantizeConfig
 from quantize.quantizer import quantize
+from tests.fake_classifier import EXAMPLES, encode_words, fake_classifier, logits_of
 
 LABELS = ("fruit", "tool")
 
@@ -195,6 +203,32 @@ def test_what_no_decision_tells_may_differ_within_bounds() -> None:
         assert check_golden(own, {0: answer}, problem, names).failures == ()
         other = replace(answer, label=before)  # not what its logits say
         assert check_golden(own, {0: other}, problem, names).failures
+
+
+def test_each_head_is_judged_in_its_own_units() -> None:
+    """Beside numbers of thousands, logits of any label would be rounding."""
+    labels = ("kind:a", "kind:b", "price:number")
+    problem = PROBLEMS["kind:single_label_classification,price:regression"].of_labels(labels)
+
+    def answer(batch: Batch) -> np.ndarray:
+        logits = logits_of(batch.examples)
+        return np.hstack([logits, 5000 + 300 * logits[:, :1]])
+
+    fake = fake_classifier(answer=answer, labels=labels, encode=encode_words)
+    model, bounds = replace(fake, problem=problem), TOLERANCES["int8"]
+    parity = check_parity(model, model, EXAMPLES, bounds)
+    own = golden_texts(model, EXAMPLES[:16], runtime="", tolerance="int8", parity=parity)
+    assert parity.heads["price"][1] > 100 * parity.heads["kind"][1] and own.heads == parity.heads
+    answers = answers_of(own)
+    assert check_golden(own, answers, problem, labels).failures == ()
+    for row, each in answers.items():
+        turned = each.logits[:, [1, 0, 2]]
+        outputs = Outputs(turned, np.zeros(1, dtype=np.int64))
+        label = problem.by_names(problem.decode(outputs, EXAMPLES[row]), labels)
+        answers[row] = GoldenPrediction(label, turned)
+    failures = check_golden(own, answers, problem, labels).failures
+    assert any(each.startswith("kind: max_median") for each in failures)
+    assert any("is predicted kind: " in each for each in failures)
 
 
 def test_texts_without_a_prediction_are_counted_and_change_no_number(golden: GoldenTexts) -> None:
