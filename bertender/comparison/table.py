@@ -350,13 +350,16 @@ def in_one_sentence(comparison: Comparison, name: str) -> str:
     first, *others = comparison.rows
     row = next(each for each in others if each.name == name)
     pairs = [
-        (each.size.artifact_size_bytes / 1e6, each.latency.single.p50_ms, each.score.value)
+        (each.size.artifact_size_bytes / 1e6, each.latency.single.p50_ms, each.score)
         for each in (row, first)
     ]
     (mb, ms, right), (first_mb, first_ms, first_right) = pairs
-    score = f"{row.score.metric} {right:.2f} instead of {first_right:.2f}"
-    if row.score.metric == "accuracy":
-        score = f"{right:.0%} right instead of {first_right:.0%}".replace("%", " %")
+    if right.undefined or first_right.undefined:
+        score = f"no {right.metric} to compare"
+    elif right.metric == "accuracy":
+        score = f"{right.value:.0%} right instead of {first_right.value:.0%}".replace("%", " %")
+    else:
+        score = f"{right.metric} {right.value:.2f} instead of {first_right.value:.2f}"
     time = f"{two_digits(ms)} ms a text instead of {two_digits(first_ms)}"
     noisy = " (timed on a busy machine)" if is_noisy(comparison) else ""
     return (

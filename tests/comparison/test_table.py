@@ -243,6 +243,9 @@ def test_a_row_in_one_sentence() -> None:
     )
     others = quiet.model_copy(update={"rows": (TEACHER, matthews)})
     assert in_one_sentence(others, small.name).endswith("matthews 0.90 instead of 0.89")
+    nothing = TEACHER.score.model_copy(update={"value": 0.0, "undefined": "one label alone"})
+    unscored = compared(TEACHER.model_copy(update={"score": nothing}), small)
+    assert in_one_sentence(unscored, small.name).endswith("no accuracy to compare")
 
 
 def with_scores(row: ComparisonRow, **of_score: object) -> ComparisonRow:
