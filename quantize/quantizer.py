@@ -4,6 +4,7 @@ accuracy."""
 from __future__ import annotations
 
 import logging
+import math
 import os
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -124,8 +125,12 @@ def quantize(
             logger.info("scheme %s is skipped: %s", scheme, candidate.skipped)
             tried.append(TriedScheme(scheme=scheme, skipped=candidate.skipped))
             continue
+        settings = candidate.config
+        if settings.max_drop and not config.is_explicit("max_drop"):
+            whole = in_whole_texts(settings.max_drop, len(task.choices))
+            settings = settings.changed({"max_drop": whole})
         try:
-            return _quantized(source, task, candidate.config, out, write_onnx, fit, tried)
+            return _quantized(source, task, settings, out, write_onnx, fit, tried)
         except REFUSALS as error:
             logger.warning("scheme %s is refused: %s", scheme, error)
             tried.append(TriedScheme(scheme=scheme, refused=str(error)))
@@ -135,6 +140,14 @@ def quantize(
     )
     step = next_command(candidate.config, source, task, out)
     raise GateError(f"none of the default schemes passes. {reasons} {step}")
+
+
+def in_whole_texts(points: float, texts: int) -> float:
+    """Return a bound on lost points of score, rounded up to whole texts.
+
+    Of 150 texts, one has 0.67 points: below that, chance alone would refuse a sound scheme.
+    """
+    return round(100 * math.ceil(points / 100 * texts - 1e-9) / texts, 6)
 
 
 class Fit:

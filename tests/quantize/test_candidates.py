@@ -23,7 +23,7 @@ from bertender.recipes.stages import STAGES
 from bertender.tasks.task import Task
 from quantize.config import AUTO_SCHEME, CANDIDATES, SCHEMES, QuantizeConfig, candidates
 from quantize.context import QuantizationContext
-from quantize.quantizer import WRITERS, next_command, quantize
+from quantize.quantizer import WRITERS, in_whole_texts, next_command, quantize
 
 REFUSALS = (ParityError("moved"), AccuracyError("lost"), GateError("runs in float"))
 OTHERS = (ModelError("saturates"), HubCodeError("wants code"), ModelError("cannot be opened"))
@@ -50,16 +50,27 @@ def test_no_scheme_is_the_first_that_passes(
     assert artifact.card.findings.quantization.tried == ()
 
 
+@pytest.mark.parametrize("lost", [1, 2])
 def test_tables_of_4_bits_are_refused_where_they_score_less(
-    float_model: Artifact, task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    lost: int, float_model: Artifact, task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Only where nobody asked for them are half a point too much."""
-    scores = iter((0.89, 0.9))  # of the graph, then of the float model
+    """Only where nobody asked for them is more than half a point, in whole texts, too much."""
+    texts = len(task.choices)
+    assert texts < 200, "one text is more than half a point"
+    scores = iter((0.9 - lost / texts, 0.9))  # of the graph, then of the float model
     monkeypatch.setattr(QuantizationContext, "score_of", lambda context, model: next(scores))
     artifact = quantize(float_model, task, config_with(), tmp_path / "int8")
-    assert artifact.card.config["scheme"] == "dynamic"
-    (tried,) = artifact.card.findings.quantization.tried
-    assert tried.scheme == "four-bit-embeddings" and "lost 1 points" in str(tried.refused)
+    tried = artifact.card.findings.quantization.tried
+    if lost == 1:
+        assert artifact.card.config["scheme"] == "four-bit-embeddings" and not tried
+    else:
+        assert artifact.card.config["scheme"] == "dynamic"
+        assert tried[0].scheme == "four-bit-embeddings" and "points" in str(tried[0].refused)
+
+
+def test_the_default_bound_is_of_whole_texts() -> None:
+    found = [in_whole_texts(0.5, texts) for texts in (60, 175, 200, 392)]
+    assert found == pytest.approx([100 / 60, 100 / 175, 0.5, 200 / 392], abs=1e-6)
 
 
 @pytest.mark.one_path
