@@ -139,7 +139,11 @@ def epoch_score(
 
 
 def final_score(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, task: Task, **more: Any
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    task: Task,
+    earlier: Mapping[str, float] | None = None,
+    **more: Any,
 ) -> ScoreFindings:
     """Return the held-out score of a trained model, and whether it predicts one label there.
 
@@ -149,14 +153,17 @@ def final_score(
         model: the trained model.
         tokenizer: its tokenizer.
         task: training and held-out examples.
+        earlier: thresholds that are already part of the model; the new ones are added.
         more: other fields of ScoreFindings.
     """
     if task.problem.has_thresholds:
-        more["thresholds"] = fit_thresholds(model, tokenizer, task)
+        known = earlier or {}
+        found = fit_thresholds(model, tokenizer, task)
+        more["thresholds"] = {label: known.get(label, 0.0) + own for label, own in found.items()}
     fitted = fit_decoding(model, tokenizer, task)
     classifier = as_classifier(model, tokenizer, task, fitted)
-    found, predictions = evaluate_all(classifier, task.dev, task.metric)
-    return score_findings(task, found, predictions, fitted=fitted or None, **more)
+    scores, predictions = evaluate_all(classifier, task.dev, task.metric)
+    return score_findings(task, scores, predictions, fitted=fitted or None, **more)
 
 
 def fit_decoding(

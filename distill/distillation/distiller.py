@@ -152,7 +152,9 @@ def distill(
             if tokens.remaining and tokens.cut_after_training:
                 vocabulary = tokens.cut(trained.student, distillation.task)
                 tokenizer = tokens.remaining.tokenizer
-                scores = final_score(trained.student, tokenizer, distillation.task)
+                scores = final_score(
+                    trained.student, tokenizer, distillation.task, scores.thresholds
+                )
                 findings = findings.model_copy(update={"vocabulary": vocabulary, "scores": scores})
             write_trained(
                 trained.student,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError
 from bertender.metrics.targets import NO_LABEL
 from bertender.models.classifier import open_classifier
+from bertender.problems.multi_label_classification import MULTI_LABEL
 from bertender.tasks.task import Split, Task
 from bertender.text.tokenizer import load_tokenizer
 from bertender.training.checkpoint import weights_digest
@@ -24,6 +26,7 @@ from distill.distillation.on_task import OnTask
 from distill.methods import METHODS
 from tests.distill.distillation.settings import OF_METHOD, SHORT
 from tests.quick import quick
+from tests.toy_kinds import TASKS
 from tests.toy_models import save_encoder
 
 SIZE = 60
@@ -191,6 +194,24 @@ def test_enough_texts_cut_the_vocabulary_and_change_no_output(
     assert cut.card.findings.vocabulary.whole_words >= 0.99
     assert "of the words of held-out texts stay whole" in str(pruning_lines(cut.card.findings))
     assert whole.card.findings.vocabulary is None
+
+
+def test_the_card_of_a_cut_student_has_the_thresholds_of_its_model(
+    teacher_of: Callable[[str], Artifact], tmp_path: Path
+) -> None:
+    kind = MULTI_LABEL.name
+    cut, whole = (
+        distill(
+            teacher_of(kind),
+            TASKS[kind],
+            DistillConfig.parse({**SHORT, "method": "distilbert", **size}),
+            tmp_path / str(size),
+        ).card.findings
+        for size in ({}, {"vocab_size": "all"})
+    )
+    assert cut.vocabulary and cut.scores and whole.scores and whole.scores.thresholds
+    assert any(whole.scores.thresholds.values())
+    assert cut.scores.thresholds == pytest.approx(whole.scores.thresholds, abs=1e-4)
 
 
 @pytest.mark.parametrize("method", DEFAULT_CUTS)
