@@ -69,7 +69,15 @@ from distill.distillation.on_task import OnTask
 from distill.distillation.start import StudentTokens
 from distill.losses.terms import HardLabels
 from distill.methods.method import one_phase
-from distill.trained import artifact_at, as_classifier, evaluated, final_score, write_trained
+from distill.trained import (
+    artifact_at,
+    as_classifier,
+    evaluated,
+    final_score,
+    fit_decoding,
+    fit_thresholds,
+    write_trained,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -215,9 +223,12 @@ class Controls:
             for epochs, control in self.trained.items()
         )
         better = max(runs, key=lambda run: run.score)  # the shorter one on a tie
+        control = self.trained[better.epochs].student
+        if task.problem.has_thresholds:  # the student has its own since its final score
+            fit_thresholds(control, tokenizer, task)
         (_, ours), (score, theirs) = (
-            evaluated(each.student, tokenizer, task, task.dev)
-            for each in (student, self.trained[better.epochs])
+            evaluated(each, tokenizer, task, task.dev, fit_decoding(each, tokenizer, task))
+            for each in (student.student, control)
         )
         labels = LabelSet(len(task.labels), task.labels)
         change = paired_change(task.metric, task.dev.label_ids, theirs, ours, labels)

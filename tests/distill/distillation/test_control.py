@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from bertender.cli.findings import control_lines
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError
 from bertender.core.findings import ControlFindings
+from bertender.problems.multi_label_classification import MULTI_LABEL
 from bertender.tasks.task import Task
 from bertender.training.checkpoint import weights_digest
 from distill.distillation.config import DistillConfig
@@ -30,6 +32,7 @@ from distill.methods import METHODS
 from tests.distill.distillation.settings import OF_METHOD, SHORT
 from tests.front import last_line, succeed
 from tests.listening import interrupted_at, listed_steps, no_training
+from tests.toy_kinds import TASKS
 from tests.toy_models import save_encoder, tiny_classifier
 
 SETTINGS: dict[str, Any] = {
@@ -109,6 +112,20 @@ def test_a_control_is_what_a_run_on_labels_alone_gives(
         on_labels = distill(trained_teacher, task, config, tmp_path / "student").card.findings
         assert on_labels.training is not None
         assert on_labels.training.epochs[-1] == {task.metric: run.score}
+
+
+def test_a_control_of_sets_decides_by_its_own_thresholds(
+    teacher_of: Callable[[str], Artifact], tmp_path: Path
+) -> None:
+    kind = MULTI_LABEL.name
+    teacher, sets = teacher_of(kind), TASKS[kind]
+    config = {**SETTINGS, "epochs": 2, "control": True}
+    found = distill(teacher, sets, DistillConfig(**config), tmp_path / "student").card.findings
+    assert found.control is not None
+    config = {**SETTINGS, **ON_LABELS, "epochs": found.control.epochs}
+    alone = distill(teacher, sets, DistillConfig(**config), tmp_path / "alone").card.findings
+    assert alone.scores is not None
+    assert found.control.score == pytest.approx(alone.scores.score)
 
 
 def test_the_command_and_show_report_it(students: Students) -> None:
