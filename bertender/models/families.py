@@ -269,6 +269,7 @@ ALBERT = replace(
     settings_of_layers=_groups_of_fewer,
     nearest_layers=_of_the_same_groups,
     scores=_albert_scores,
+    fixed_layers=SHARED_LAYERS,
     pruning=Pruning(obstacle=SHARED_LAYERS),
 )
 

@@ -5,7 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
+from bertender.core.errors import ModelError
+from bertender.models.families import FAMILIES, encoder_layers
 from bertender.training.steps import switch_off_dropout
+from distill.distillation.start import check_teacher
 from distill.losses.signals import Signals
 from distill.losses.training_modules import TRAINING_MODULES, Replacing
 from distill.methods import METHODS
@@ -96,3 +99,19 @@ def test_what_is_drawn_is_what_runs(replaced: bool, monkeypatch: pytest.MonkeyPa
 def test_the_constant_schedule(phase: int, probability: float) -> None:
     module = training_module("theseus-constant", phase=phase)
     assert {module.probability(step / STEPS) for step in range(STEPS)} == {probability}
+
+
+@pytest.mark.parametrize("model_type", sorted(FAMILIES))
+def test_layers_that_cannot_be_replaced_are_refused_before_training(model_type: str) -> None:
+    """A family is refused, or its student has its own layers alone when it is finished."""
+    row, teacher = METHODS["theseus"], tiny_classifier(model_type)
+    if FAMILIES[model_type].fixed_layers:
+        with pytest.raises(ModelError, match=r"replaces the teacher's layers"):
+            check_teacher(teacher.config, row, student=None)
+        return
+    check_teacher(teacher.config, row, student=None)
+    student = row.build(teacher, StudentShape(2))
+    module = Replacing(student, teacher, row.phases[0].terms, seed=0, steps=STEPS).train()
+    loss(module, 0).backward()
+    layers = encoder_layers(module.finished())
+    assert len(layers) == 2 and not any(map(encoder_layers(teacher).__contains__, layers))
