@@ -54,8 +54,7 @@ class Importance:
         of Michel et al.
         """
         return Importance(
-            tuple(functional.normalize(layer, dim=0) for layer in self.heads),
-            tuple(functional.normalize(layer, dim=0) for layer in self.neurons),
+            tuple(map(_normalised, self.heads)), tuple(map(_normalised, self.neurons))
         )
 
     @property
@@ -72,6 +71,12 @@ class Importance:
             tuple(layer / total for layer, total in zip(self.heads, sums, strict=True)),
             tuple(layer / total for layer, total in zip(self.neurons, sums, strict=True)),
         )
+
+
+def _normalised(layer: torch.Tensor) -> torch.Tensor:
+    """Return scores divided by their norm, in float64: squared gradients may be below 1e-12."""
+    least = torch.finfo(torch.float64).tiny
+    return functional.normalize(layer.double(), dim=0, eps=least).to(layer.dtype)
 
 
 def importance_of(

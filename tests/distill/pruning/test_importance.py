@@ -117,6 +117,15 @@ def test_layers_are_compared_by_their_sums_with_heads_and_neurons_as_they_were()
     assert not nothing.heads[0].any() and not nothing.neurons[0].any()
 
 
+@pytest.mark.parametrize("scale", [1.0, 1e-14, 1e-30])
+def test_layers_are_compared_however_small_their_scores_are(scale: float) -> None:
+    """The squared gradients of a model that is sure of its labels are tiny."""
+    scores = torch.tensor([3.0, 4.0])
+    found = Importance((scores * scale,), (torch.zeros(2),)).normalised
+    torch.testing.assert_close(found.heads[0], scores / 5)
+    assert not found.neurons[0].any()
+
+
 def test_chance_is_drawn_from_the_seed_alone() -> None:
     model = precise()
     one, again, other = (importance_of(model, "random", [], seed) for seed in (1, 1, 2))
