@@ -248,6 +248,20 @@ def test_an_equal_text_of_another_pair_is_no_wrong_answer() -> None:
     assert float(in_batch(first, second.roll(1, 0), ids.roll(1, 0))) > 1
 
 
+def test_autocast_rounds_no_cosine() -> None:
+    """Training computes in bfloat16, in which cosines near 1 have steps of 1/256."""
+    first, second, narrow = torch.randn(3, 4, 32, generator=torch.Generator().manual_seed(1))
+    ids = torch.arange(8).view(4, 2)
+    losses = {
+        "pairs": lambda: in_batch(first, second, ids),
+        "another width": lambda: HEAD.soft_loss(narrow[:, :16], first, {}, 1.0),
+    }
+    for name, loss in losses.items():
+        with torch.autocast("cpu", torch.bfloat16):
+            inside = loss()
+        torch.testing.assert_close(inside, loss(), rtol=0, atol=0, msg=name)
+
+
 def test_texts_alone_and_pairs_make_a_batch() -> None:
     split = Split(
         (("apple", "pear plum"), ("saw",), ("drill", "hammer")), (4.0, math.nan, math.inf)

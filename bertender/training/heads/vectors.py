@@ -115,7 +115,7 @@ class VectorHead(Head):
                     "cosines of all texts of a batch, which parts of it do not have. Leave it "
                     "out, or give a student as wide as its teacher."
                 )
-            ours, theirs = (each @ each.T for each in (ours, theirs))
+            ours, theirs = (all_products(each, each) for each in (ours, theirs))
         return mean_of_rows((ours - theirs).square().sum(-1))
 
 
@@ -133,6 +133,14 @@ def prefixes(vectors: torch.Tensor) -> Iterator[torch.Tensor]:
     whole = vectors.to(torch.promote_types(vectors.dtype, torch.float32))
     for part in PARTS:
         yield functional.normalize(whole[:, : max(whole.shape[-1] // part, 1)], dim=-1)
+
+
+def all_products(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
+    """Return the products of vectors (rows, dimensions) with all others, (rows, others)."""
+    import torch
+
+    with torch.autocast(first.device.type, enabled=False):  # autocast would use bfloat16
+        return first @ second.T
 
 
 def ordered_cosines(cosines: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
@@ -166,5 +174,5 @@ def in_batch(first: torch.Tensor, second: torch.Tensor, ids: torch.Tensor) -> to
         return first.sum()
     same = (ids[:, None] == ids[None]).all(-1)  # (pairs, pairs)
     own = torch.eye(len(ids), dtype=torch.bool, device=ids.device)
-    scores = (SCALE * first @ second.T).masked_fill(same & ~own, float("-inf"))
+    scores = all_products(SCALE * first, second).masked_fill(same & ~own, float("-inf"))
     return functional.cross_entropy(scores, torch.arange(len(ids), device=ids.device))
