@@ -11,7 +11,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, mod
 
 from bertender.core.config import Rule, Table
 from bertender.core.errors import ConfigError
-from bertender.training.config import JudgedConfig
+from bertender.training.config import JudgedConfig, TrainingConfig
 from distill.distillation.config import UnlabelledConfig
 
 IMPORTANCES = Table(
@@ -23,21 +23,10 @@ IMPORTANCES = Table(
 Across = Literal["model", "layer"]
 """Where heads and neurons compete: in the whole model, or in their layer."""
 
-OF_RECOVERY = frozenset(
-    {
-        "batches",
-        "checkpoint_steps",
-        "epochs",
-        "learning_rate",
-        "no_dropout",
-        "pool_batches",
-        "precision",
-        "schedule",
-        "teacher",
-        "warmup_ratio",
-        "weight_decay",
-    }
-)
+READ_ANYWAY = frozenset({"batch_size", "max_length", "seed", "tokens_per_batch"})
+"""Settings of TrainingConfig that are read without training, too."""
+
+OF_RECOVERY = frozenset({*TrainingConfig.model_fields, "teacher"} - READ_ANYWAY)
 """Settings that only training reads."""
 
 WITH_A_TARGET = "fisher"

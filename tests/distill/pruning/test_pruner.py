@@ -352,6 +352,9 @@ IDLE_SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
         "retraining_free=True and epochs=2, learning_rate=0.1: nothing is trained": {
             **{**RESCALED, "epochs": 2, "learning_rate": 0.1},
         },
+        "retraining_free=True and accumulation=2, optimizer=lamb: nothing is trained": {
+            **{**RESCALED, "accumulation": 2, "optimizer": "lamb"},
+        },
         "retraining_free=True and teacher=elsewhere: nothing is trained": {
             **{**RESCALED, "teacher": "elsewhere"},
         },
