@@ -622,7 +622,10 @@ class Relations(_LayerTerm):
                 f"term {self.name!r} compares relations head by head: the student has {ours} heads "
                 f"and the teacher {theirs}, which must be equal"
             )
-        widths = student.hidden_size, teacher.hidden_size
+        # MobileBERT's attention is narrower than its hidden states
+        widths = tuple(
+            getattr(each, "true_hidden_size", each.hidden_size) for each in (student, teacher)
+        )
         if self.relation_heads and any(width % self.relation_heads for width in widths):
             return (
                 f"relation_heads={self.relation_heads} must divide the widths of both models, "

@@ -15,7 +15,11 @@ from bertender.core.errors import ModelError
 from bertender.models.families import encoder_layers, family_of
 from bertender.tasks.task import Task
 from distill.distillation.config import DistillConfig
-from distill.distillation.distillation import DistillationObjective, phase_settings
+from distill.distillation.distillation import (
+    DistillationObjective,
+    check_compatible,
+    phase_settings,
+)
 from distill.distillation.start import new_student
 from distill.losses.signals import TEXT_SIGNALS, joined, read_signals
 from distill.losses.terms import last
@@ -273,6 +277,18 @@ def test_a_student_starts_from_the_layers_that_it_is_matched_with(name: str) -> 
         return
     pairs = {pair for term in method.terms for pair in term.pairs(6, 12) if pair != (0, 0)}
     assert not found or pairs <= set(found.items())
+
+
+def test_relation_heads_divide_the_width_of_attention() -> None:
+    """A MobileBERT's is that of its bottleneck."""
+    teacher, shape = tiny_classifier("mobilebert"), StudentShape(2, hidden_size=64, heads=4)
+    narrow = teacher.config.true_hidden_size
+    assert narrow < teacher.config.hidden_size
+    fitting, beyond = (toy_method("minilm-v2", relation_heads=size) for size in (narrow, 32))
+    student = fitting.build(teacher, shape)
+    check_compatible(fitting, student, teacher)
+    with pytest.raises(ModelError, match=rf"both models, 64 and {narrow}; {narrow} and its"):
+        check_compatible(beyond, student, teacher)
 
 
 def test_hard_is_the_control_of_distilbert_from_its_first_weights() -> None:
