@@ -17,6 +17,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from bertender.core.errors import ModelError
 from bertender.core.findings import PruningRound
 from bertender.core.progress import track
+from bertender.metrics.targets import is_labelled
 from bertender.models.families import most_tokens
 from bertender.models.importing import open_artifact
 from bertender.models.own_models import heads_of, neurons_of
@@ -77,8 +78,11 @@ class PruningContext:
         """Yield a seeded sample of the labelled examples, in batches of similar length."""
         config, examples = self.config, self.examples
         generator = torch.Generator().manual_seed(config.seed)
-        order: list[int] = torch.randperm(len(self.task.train), generator=generator).tolist()
-        drawn = order[: config.scored_texts]
+        # a question's windows are examples of their own
+        own = [row for row, label in enumerate(examples.columns["labels"]) if is_labelled(label)]
+        own = own or [*range(len(self.task.train))]  # vectors of single texts have no labels
+        order: list[int] = torch.randperm(len(own), generator=generator).tolist()
+        drawn = [own[place] for place in order[: config.scored_texts]]
         lengths = [examples.lengths[index] for index in drawn]
         counts = examples.counts and [examples.counts[index] for index in drawn]
         buckets = length_buckets(lengths, config.tokens_per_batch, config.batch_size, counts=counts)

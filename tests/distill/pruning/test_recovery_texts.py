@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -16,14 +16,15 @@ from bertender.metrics.targets import NO_LABEL
 from bertender.models.classifier import load_torch_classifier, open_classifier
 from bertender.recipes.stages import STAGES
 from bertender.tasks.task import Task
+from bertender.training.examples import token_dataset
 from distill.pruning.config import PruneConfig
 from distill.pruning.pruner import prune
-from distill.pruning.rounds import recovery_texts
+from distill.pruning.rounds import PruningContext, recovery_texts
 from distill.teachers.encoders import Teacher
 from distill.teachers.outputs import LOGITS
 from tests.listening import listed_steps
 from tests.toy_models import save_artifact, tiny_classifier, with_turned_labels
-from tests.toys import byte_level_tokenizer, tiny_tokenizer, write_model
+from tests.toys import answer_task, byte_level_tokenizer, tiny_tokenizer, write_model
 
 QUICK: dict[str, Any] = {
     "heads": 0.5,
@@ -159,3 +160,27 @@ def test_an_earlier_step_may_be_the_teacher(
     assert by_step.card.config["teacher"] == str(trained_teacher.path)
     with pytest.raises(ConfigError, match=r"teacher=.* are both to start from"):
         stage.make([untrained, trained_teacher], task, named, tmp_path / "both")
+
+
+@pytest.mark.parametrize("unlabelled", [0, 9])
+def test_the_windows_of_all_labelled_questions_are_scored(unlabelled: int) -> None:
+    labelled = answer_task()
+    extended = labelled.with_unlabelled(labelled.dev.examples[:unlabelled])
+    tokenizer = tiny_tokenizer()
+    tokenizer.model_max_length = 32
+    windows, more = (
+        token_dataset(each.train, tokenizer, each.problem_type) for each in (labelled, extended)
+    )
+    assert len(windows) > len(labelled.train)
+    context = PruningContext(
+        teacher=cast(Teacher, None),
+        task=labelled,
+        config=PruneConfig(heads=0.5, scored_texts=10_000),
+        tokenizer=tokenizer,
+        examples=more,
+        work=Path(),
+        description="",
+    )
+    batches = [*context.scored_batches(torch.device("cpu"))]
+    assert all((batch["labels"] != NO_LABEL).all() for batch in batches)
+    assert sum(len(batch["labels"]) for batch in batches) == len(windows)
