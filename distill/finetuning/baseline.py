@@ -38,7 +38,8 @@ def train_bag_of_words(task: Task, config: BagOfWordsConfig, out: Path) -> Artif
     or served.
 
     Raises:
-        ConfigError: the kind of task has no linear model.
+        ConfigError: the kind of task has no linear model, or one without regularisation that is
+            set.
         DataError: a label has no training example.
         ConstantError: the baseline predicts only one label.
     """
@@ -47,6 +48,11 @@ def train_bag_of_words(task: Task, config: BagOfWordsConfig, out: Path) -> Artif
         raise ConfigError(
             f"task {task.name!r} is one of {task.problem_type!r}, and a bag of words answers for a "
             f"text as a whole: {', '.join(FITTED)}. Compare with a smaller encoder."
+        )
+    if kinds == [SENTENCE_EMBEDDING.name] and config.is_explicit("inverse_regularisation"):
+        raise ConfigError(
+            f"inverse_regularisation={config.inverse_regularisation:g}: vectors of texts are "
+            "fitted without labels, and nothing is regularised. Leave it out."
         )
     check_labels_present(task)
     vectorizer = TfidfVectorizer(ngram_range=(1, config.longest_ngram), sublinear_tf=True)

@@ -523,6 +523,12 @@ def test_a_pruned_model_gives_vectors(teacher: Artifact, tmp_path: Path) -> None
     assert vector.shape == (1, 32) and np.linalg.norm(vector) == pytest.approx(1, abs=1e-6)
 
 
+def test_the_bag_of_words_has_no_regularisation_of_vectors(tmp_path: Path) -> None:
+    config = BagOfWordsConfig(inverse_regularisation=2)
+    with pytest.raises(ConfigError, match="inverse_regularisation=2: vectors of texts"):
+        train_bag_of_words(similarity_task(), config, tmp_path / "baseline")
+
+
 def test_the_bag_of_words_has_cosines_too(tmp_path: Path) -> None:
     task = similarity_task()
     baseline = train_bag_of_words(task, BagOfWordsConfig(), tmp_path / "baseline")
