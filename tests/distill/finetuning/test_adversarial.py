@@ -47,6 +47,16 @@ def test_a_row_moves_along_its_gradient_and_stays_in_the_ball() -> None:
     assert not noise.values[:, 1:].any(), "no gradient, and padding"
 
 
+def test_the_first_perturbation_is_drawn_up_to_the_radius_over_the_root_of_its_size() -> None:
+    torch.manual_seed(0)
+    table, ids = torch.nn.Embedding(9, 4), torch.full((1, 100), 5)
+    noise = Perturbation(ids, torch.ones_like(ids), radius=2.0)
+    with noise.added_to(table):
+        table(ids)
+    assert noise.values is not None
+    assert 0.095 < float(noise.values.detach().abs().max()) <= 2 / 400**0.5
+
+
 def test_the_gradient_is_the_mean_over_perturbations_and_each_raises_the_loss(
     tmp_path: Path,
 ) -> None:
