@@ -14,7 +14,8 @@ The paper trains on augmented texts: `--augmentation tinybert`, which is off by 
 Departures: states of the teacher's width are not projected (the published code draws a random
 square matrix, so that layers copied from the teacher start far from it); means exclude padding (the
 published code includes it); soft targets are averaged over the batch (the code also averages over
-classes); and the teacher is in eval mode, which the code forgets.
+classes); numbers are learned from the teacher (the code takes the true ones for STS-B, which
+rewritten texts do not have); and the teacher is in eval mode, which the code forgets.
 """
 
 from __future__ import annotations
