@@ -138,6 +138,27 @@ def test_the_embeddings_are_the_teachers_up_to_the_length_of_each_vector(model_t
     assert 0.8 < float(lengths.mean()) < 1.25
 
 
+def test_the_scale_is_that_of_all_words_at_all_positions() -> None:
+    """Of words and positions with a common direction, as trained ones have."""
+    teacher = tiny_classifier("bert")
+    tables, norm = teacher.base_model.embeddings, teacher.base_model.embeddings.LayerNorm
+    with torch.no_grad():
+        direction = torch.randn(32, generator=torch.Generator().manual_seed(3))
+        for table in (tables.word_embeddings, tables.position_embeddings):
+            table.weight += direction
+        words, positions, types = (
+            each.weight - each.weight.mean(-1, keepdim=True)
+            for each in (
+                *(tables.word_embeddings, tables.position_embeddings),
+                tables.token_type_embeddings,
+            )
+        )
+        sums = words[:, None] + positions + types[0]  # (vocab, positions, hidden)
+        student = mobilebert_student(teacher, StudentShape(2))
+        scale = student.base_model.embeddings.LayerNorm.weight
+        torch.testing.assert_close(scale, norm.weight / sums.square().mean().sqrt())
+
+
 @pytest.mark.parametrize(
     ("model_type", "changes"), [("electra", {"embedding_size": 16}), ("albert", {})]
 )

@@ -411,6 +411,19 @@ def test_an_albert_student_is_the_mean_of_its_teachers_layers() -> None:
     assert not torch.equal(encoder_layers(two)[0].ffn.weight, layer.ffn.weight)
 
 
+def test_the_factors_of_an_albert_student_give_words_and_positions() -> None:
+    """No table of the toys is wider than the factors, so that they lose nothing."""
+    teacher = tiny_classifier("bert")
+    student = albert_student(teacher, StudentShape(2)).base_model
+    widening = student.encoder.embedding_hidden_mapping_in.weight.T
+    whole = teacher.base_model.embeddings
+    positions = whole.position_embeddings.weight + whole.token_type_embeddings.weight[0]
+    tables = {"word_embeddings": whole.word_embeddings.weight, "position_embeddings": positions}
+    for name, table in tables.items():
+        own = student.embeddings.get_submodule(name).weight
+        torch.testing.assert_close(own @ widening, table, rtol=1e-4, atol=1e-5)
+
+
 def test_an_albert_student_of_equal_layers_is_one_of_them() -> None:
     teacher = tiny_classifier("bert")
     layers = encoder_layers(teacher)
