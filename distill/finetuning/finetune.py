@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -51,7 +51,7 @@ from bertender.training.examples import (
 from bertender.training.heads import HEADS, head_of
 from bertender.training.heads.head import Head
 from bertender.training.loop import planned, train, training_findings
-from bertender.training.steps import LossParts, Objective
+from bertender.training.steps import LossParts, Objective, switch_off_dropout
 from distill.finetuning.adversarial import FreeLB
 from distill.finetuning.config import (
     FinetuneConfig,
@@ -344,7 +344,7 @@ def trained_parts(model: nn.Module, config: FinetuneConfig) -> Iterator[None]:
 
     A frozen encoder is the feature-based approach of Devlin et al. 2019 (arXiv 1810.04805, section
     5.3), with the last layer alone: a weighted sum of layers is no plain classifier, and other
-    programs could not open it.
+    programs could not open it. It drops no values, so that the head learns on what it reads later.
     """
     held = weights_below_heads(model) if config.freeze else []
     if config.freeze and not held:
@@ -352,25 +352,37 @@ def trained_parts(model: nn.Module, config: FinetuneConfig) -> Iterator[None]:
             f"freeze={config.freeze}: of this architecture, no encoder is known apart from its "
             "head. Leave it out."
         )
-    for weight in held if config.freeze == "encoder" else []:
-        weight.requires_grad_(False)
-    try:
-        yield
-    finally:
-        for weight in held:
-            weight.requires_grad_(True)
+    with ExitStack() as hooks:
+        if config.freeze == "encoder":
+            for weight in held:
+                weight.requires_grad_(False)
+            for encoder in encoders_in(model):
+                hooks.enter_context(encoder.register_forward_pre_hook(_without_dropout))
+        try:
+            yield
+        finally:
+            for weight in held:
+                weight.requires_grad_(True)
+
+
+def _without_dropout(encoder: nn.Module, inputs: object) -> None:
+    switch_off_dropout(encoder)
 
 
 def weights_below_heads(model: nn.Module) -> Weights:
     """Return the trainable weights of the encoder that one or several classifiers use."""
     return [
         weight
-        for encoder in {
-            each.base_model for each in _models_in(model) if each.base_model is not each
-        }
+        for encoder in encoders_in(model)
         for name, weight in encoder.named_parameters()
         if weight.requires_grad and name.split(".")[0] not in PARTS_OF_HEADS
     ]
+
+
+def encoders_in(model: nn.Module) -> list[nn.Module]:
+    """Return the encoders of one or several classifiers, which have heads besides."""
+    own = (each.base_model for each in _models_in(model) if each.base_model is not each)
+    return [*dict.fromkeys(own)]
 
 
 def _models_in(model: nn.Module) -> list[PreTrainedModel]:

@@ -15,7 +15,7 @@ from bertender import api
 from bertender.comparison.accuracy import evaluate
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError
-from bertender.models.classifier import open_classifier
+from bertender.models.classifier import model_inputs, open_classifier
 from bertender.problems.multiple_choice import MULTIPLE_CHOICE
 from bertender.tasks.task import Split, Task
 from bertender.training.examples import TensorBatch
@@ -89,6 +89,22 @@ def test_a_frozen_encoder_stays_and_its_head_learns(task: Task, tmp_path: Path) 
     assert after["classifier.bias"].any(), "it begins at 0"
     explicit = config.changed({"learning_rate": 2e-4})
     assert explicit.paced() == explicit
+
+
+def test_a_frozen_encoder_gives_in_training_what_it_gives_later() -> None:
+    """Its head drops values as ever."""
+    start = classification()
+    model = start.model.train()
+    rows = [start.examples[row] for row in range(4)]
+    inputs = model_inputs(model, start.examples.collate(rows))
+    with torch.no_grad():
+        with trained_parts(model, FinetuneConfig(freeze="encoder")):
+            model.train()
+            states = model.base_model(**inputs).last_hidden_state
+            assert model.dropout.training
+        assert not torch.equal(model.train().base_model(**inputs).last_hidden_state, states)
+        expected = model.eval().base_model(**inputs).last_hidden_state
+    torch.testing.assert_close(states, expected)
 
 
 def test_layers_begin_to_learn_one_after_the_other(tmp_path: Path) -> None:
