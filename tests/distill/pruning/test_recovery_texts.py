@@ -67,6 +67,9 @@ def test_it_learns_from_the_teacher_that_is_set(
         for name, path in (("own", None), ("other", trained_teacher.path))
     )
     assert first.digest != second.digest
+    for made in (first, second):
+        (start, *_) = made.card.findings.training.losses
+        assert start.keys() == {"soft", "hard"} and all(start.values())
     assert second.card.parent.digest == untrained.digest
     assert first.card.findings.pruning.unpruned == second.card.findings.pruning.unpruned
     scores = [each.card.findings.pruning.rounds[0].head_importance for each in (first, second)]
