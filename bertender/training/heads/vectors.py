@@ -101,7 +101,8 @@ class VectorHead(Head):
 
         For vectors of the same width it is their squared distance (Reimers and Gurevych 2020, arXiv
         2004.09813), which is twice one minus their cosine. Else it is the squared distance of their
-        cosines with the other texts of the batch (Tung and Mori 2019, arXiv 1907.09682).
+        cosines with the other texts of the batch (Tung and Mori 2019, arXiv 1907.09682), summed
+        over these texts, where the paper has the mean.
         """
         from torch.nn import functional
 
