@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -115,6 +116,17 @@ def test_where_heads_are_dear_they_go_and_where_they_are_cheap_they_stay() -> No
     cheap = table(([0.1, 0.2, 0.3], [1.0, 2.0, 3.0, 4.0]))
     kept = fitting(worths, cheap, 1.0 + 2.35, step=1)
     assert (kept.heads, kept.neurons) == (((0, 1, 2),), ((0, 1),))
+
+
+@pytest.mark.parametrize("dearest", [0, 1])
+def test_time_that_is_left_goes_to_what_is_worth_most(dearest: int) -> None:
+    """Two parts of two heads each, and time for one more."""
+    parts = [
+        latency._Part(np.array([1, 2]), np.array([worth_of_one, 0.0]), np.array([1.0, 2.0]))
+        for worth_of_one in ((0.9, 0.1) if dearest == 0 else (0.1, 0.9))
+    ]
+    filled = latency._fill_spare_time(parts, [0, 0], limit_ms=3.0)
+    assert filled == [int(number == dearest) for number in range(2)]
 
 
 @pytest.mark.parametrize("limit_ms", [1.5, 4.0, 6.5, 9.0, 20.0])
