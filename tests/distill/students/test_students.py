@@ -54,6 +54,13 @@ def test_it_knows_no_more_token_types_than_its_teacher(
     assert getattr(student.config, "type_vocab_size", 1) == types
 
 
+@pytest.mark.parametrize(("heads", "expected"), [(None, 2), (4, 4)])
+def test_a_minibert_has_heads_of_64_unless_it_is_told(heads: int | None, expected: int) -> None:
+    teacher = tiny_classifier("bert", hidden_size=256)
+    student = minibert_student(teacher, StudentShape(1, hidden_size=128, heads=heads))
+    assert student.config.num_attention_heads == expected
+
+
 def hidden_states(model: PreTrainedModel) -> list[torch.Tensor]:
     """Embeddings and each layer's output, for real tokens only: (tokens, hidden)."""
     generator = torch.Generator().manual_seed(2)
