@@ -1,9 +1,10 @@
 """`distill`: train a student on its teacher's outputs by a method of METHODS, and its control.
 
 The control is the same student trained on labels alone. The student's score above its control is
-the gain of distillation. Controls start from the same weights and train for the epochs of the
-method's last phase, and for as many epochs as cost the computation of the whole distillation. The
-student is compared with the control that scores better on the validation texts.
+the gain of distillation. Controls start from the same weights (a static student's token shares are
+those of its own texts) and train for the epochs of the method's last phase, and for as many epochs
+as cost the computation of the whole distillation. The student is compared with the control that
+scores better on the validation texts.
 
 A teacher file provides the control's labels where texts have none, and its agreement with the
 student is recorded.
