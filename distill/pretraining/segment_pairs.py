@@ -13,8 +13,8 @@ Sentence structure (Wang et al. 2019, arXiv 1908.04577, 2.3): in a third B follo
 they are swapped, in a third B is from elsewhere. Pairs that are too long lose tokens from the
 longer segment, at its beginning or its end at random. Only one row is in memory, with some earlier
 ones to draw segments from. Departures: other segments come from earlier in the corpus, from another
-document if possible, and have the length of the displaced text, so that the length of a row does
-not reveal them; a single sentence is divided into halves.
+document if possible, and are cut like the displaced text and about as long, so that neither lengths
+nor borders reveal them; a single sentence is divided into halves.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
+from itertools import accumulate, combinations, groupby
 from operator import itemgetter
 from typing import ClassVar
 
@@ -274,6 +274,11 @@ class _Filling:
     halves: bool
     """Whether this is a single sentence, divided."""
 
+    @property
+    def whole(self) -> Sequence[Segment]:
+        """The undivided sentences."""
+        return [_joined(self.sentences)] if self.halves else self.sentences
+
 
 PairBuilder = Callable[[_Filling, np.random.Generator], _Pair]
 
@@ -361,11 +366,13 @@ class Elsewhere:
         self, filling: _Filling, first: Segment, rest: Sequence[Segment], label: int
     ) -> _Pair | None:
         """Return a pair of the first segment and another one, if there is one."""
-        displaced = filling.length - len(first)
+        displaced = len(_joined(rest)) if filling.halves else filling.length - len(first)
         other = self._other(filling, displaced)
         if other is None:
             return None
-        second = self._segment(other, displaced)
+        is_whole = sum(map(len, filling.sentences)) == filling.length
+        draw = self._half if filling.halves else self._within if is_whole else self._segment
+        second = draw(other.whole, displaced)
         return _Pair(first, second, label, unused=() if filling.halves else rest)
 
     def _other(self, filling: _Filling, displaced: int) -> _Filling | None:
@@ -379,12 +386,25 @@ class Elsewhere:
         others = [each for each in others if each.length >= displaced] or others
         return others[int(self.generator.integers(len(others)))] if others else None
 
-    def _segment(self, filling: _Filling, length: int) -> Segment:
-        """Return sentences that fill the length, from a random start, if there are enough."""
-        sentences = filling.sentences
-        tails = [_joined(sentences[begin:]) for begin in range(len(sentences))]
-        enough = [tail for tail in tails if len(tail) >= length] or tails[:1]
-        return enough[int(self.generator.integers(len(enough)))]
+    def _segment(self, sentences: Sequence[Segment], length: int) -> Segment:
+        """Return sentences up to a length, from a random start, if there are enough."""
+        tails = [sentences[begin:] for begin in range(len(sentences))]
+        enough = [tail for tail in tails if sum(map(len, tail)) >= length] or tails[:1]
+        tail = enough[int(self.generator.integers(len(enough)))]
+        return _joined(_take(deque(), iter(tail), length))
+
+    def _within(self, sentences: Sequence[Segment], length: int) -> Segment:
+        """Return the consecutive sentences that come next to a length, within it if possible."""
+        places = [0, *accumulate(map(len, sentences))]
+        runs = [range(start, end) for start, end in combinations(places, 2)]
+        within = (run for run in runs if len(run) <= length)
+        run = max(within, key=len, default=min(runs, key=len))
+        return _joined(sentences)[run.start : run.stop]
+
+    def _half(self, sentences: Sequence[Segment], length: int) -> Segment:
+        """Return the end of a random sentence of more tokens, if there is one."""
+        longer = [each for each in sentences if len(each) > length] or [_joined(sentences)]
+        return longer[int(self.generator.integers(len(longer)))][-length:]
 
     def keep(self, filling: _Filling) -> None:
         """Keep a filling; when there are enough, it replaces a random one."""

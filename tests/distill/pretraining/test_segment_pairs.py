@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator
+from random import Random
 from typing import Any
 
 import pytest
@@ -159,6 +160,26 @@ def test_the_length_of_a_row_does_not_tell_its_label() -> None:
     true, other = (sum(side) / len(side) for side in lengths)
     assert max(map(max, lengths)) == 3 + 12
     assert abs(true - other) < 0.5
+
+
+@pytest.mark.parametrize("most", [4, 60])
+def test_lengths_and_borders_of_segments_do_not_tell_their_label(most: int) -> None:
+    """Sentences begin with a 1. As many others begin with one as true ones, and are as long."""
+    draw = Random(0)
+
+    def document() -> list[str]:
+        lengths = (max(3, int(draw.lognormvariate(2.9, 0.5))) for _ in range(draw.randint(1, most)))
+        return [*("1" + " 7" * (length - 1) for length in lengths), ""]
+
+    passages = [text for _ in range(30_000 // most) for text in document()]
+    rows = rows_of("next sentence", passages, length=128)
+    true, other = (
+        [segments(row) for row in rows if row[NEXT_SENTENCE] == label] for label in (0, 1)
+    )
+    begins = [sum(second[0] == 1 for _, second in pairs) / len(pairs) for pairs in (true, other)]
+    longer = [sum(len(a) > len(b) for a, b in pairs) / len(pairs) for pairs in (true, other)]
+    assert abs(begins[0] - begins[1]) < 0.1
+    assert abs(longer[0] - longer[1]) < 0.1
 
 
 def test_sentences_of_a_passage_are_cut_at_their_ends() -> None:
