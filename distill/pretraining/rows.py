@@ -130,7 +130,7 @@ def tokenised_sentences(
     for chunk in batched(passages, PASSAGES_AT_ONCE):
         texts = [text for passage in chunk for text in split_sentences(passage)]
         if puts_space:
-            texts = [text.removeprefix(" ") for text in texts]
+            texts = [text.removeprefix(" ") or text for text in texts]  # "" ends a document
         tokens = tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"]
         for text, ids in zip(texts, tokens, strict=True):
             document += not text

@@ -180,6 +180,13 @@ def test_sentences_have_the_tokens_of_their_passage(
     assert [token for _, ids in found for token in ids] == 3 * whole
 
 
+@pytest.mark.parametrize("name", TOKENIZERS)
+def test_a_space_behind_a_passage_ends_no_document(name: str) -> None:
+    tokenizer = train_tokenizer(name, [TEXT] * 50, 300, 64)
+    found = tokenised_sentences(["A first one. ", "Is it?", "", "Yes!"], tokenizer, 100)
+    assert [*dict(found)] == [0, 1]
+
+
 def test_where_sentences_end() -> None:
     ends = ["A first one...", " Is it?", " Yes!", "  The\tlast, e.g.", " 3.14 of it"]
     assert split_sentences(TEXT) == ends
