@@ -74,6 +74,16 @@ def test_a_rare_label_of_sets_counts_as_much_as_its_absence() -> None:
     assert float(head.hard_loss(LOGITS[:2], batch)) == pytest.approx(float(expected))
 
 
+def test_a_label_of_every_set_is_learned() -> None:
+    """Without a weight, smoothing alone would teach that it is nowhere."""
+    targets = ((0, 1), (0,), (0, 2))
+    head = HEADS[MULTI_LABEL.name].configured(BALANCED, task_of(MULTI_LABEL, targets))
+    logits = LOGITS[:2].clone().requires_grad_()
+    head.hard_loss(logits, {"labels": torch.tensor([[0, 1], [0, -1]])}).backward()
+    assert logits.grad is not None
+    assert logits.grad[1, 0] < 0 and (logits.grad[1, 1:] > 0).all()
+
+
 def test_what_has_no_classes_or_no_loss_with_labels_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"class_weights=balanced, label_smoothing=0.1: .*regres"):
         HEADS[REGRESSION.name].configured(BALANCED, task_of(REGRESSION, (1.0, 2.0)))

@@ -116,9 +116,10 @@ class SetHead(TextHead):
 
     def balanced(self, task: Task) -> tuple[float, ...]:
         """Return the weight of each label in texts that have it, so that these have the same sum as
-        the other texts; 1 for labels that do not occur."""
+        the other texts; 1 for labels that none or all of them have."""
         texts = sum(map(is_labelled, task.train.label_ids))
-        return tuple((texts - count) / count if count else 1.0 for count in label_counts(task))
+        counts = label_counts(task)
+        return tuple((texts - count) / count if 0 < count < texts else 1.0 for count in counts)
 
     def predicted(self, logits: torch.Tensor, batch: TensorBatch) -> torch.Tensor:
         import torch
