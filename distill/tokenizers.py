@@ -9,13 +9,13 @@ The changes are saved with the tokenizer.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from tokenizers.normalizers import Replace, Sequence
+from tokenizers import normalizers
 from tokenizers.processors import TemplateProcessing
 from transformers import (
     PretrainedConfig,
@@ -163,8 +163,27 @@ def _split_spelt_end_token(tokenizer: PreTrainedTokenizerFast) -> None:
     if tokenizer(end, add_special_tokens=False)["input_ids"].count(tokenizer.eos_token_id) == 0:
         return
     backend = tokenizer.backend_tokenizer
-    apart = Replace(end, f"{end[0]} {end[1:]}")
-    backend.normalizer = Sequence([backend.normalizer, apart]) if backend.normalizer else apart
+    apart = normalizers.Replace(end, f"{end[0]} {end[1:]}")
+    own = backend.normalizer
+    backend.normalizer = normalizers.Sequence([own, apart]) if own else apart
+
+
+def read_alike(
+    one: PreTrainedTokenizerBase, other: PreTrainedTokenizerBase, examples: Sequence[Example]
+) -> bool:
+    """Return whether two tokenizers have the same vocabulary, and read some examples alike.
+
+    With one vocabulary they may still treat case, accents or punctuation differently.
+    """
+    if one.get_vocab() != other.get_vocab():
+        return False
+    texts = [ANY_TEXT, *(text for example in examples[:TEXTS_AT_ONCE] for text in example)]
+    settings = {"add_special_tokens": False, "verbose": False}
+    first, second = (
+        (each(ANY_TEXT, ANY_TEXT)["input_ids"], each(texts, **settings)["input_ids"])
+        for each in (one, other)
+    )
+    return first == second
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,7 @@ from distill.students import StudentKind
 from distill.students.weights import with_head
 from distill.teachers.encoders import Teacher, find_encoder, load_classifier, load_to_learn
 from distill.teachers.files import FileTeacher
-from distill.tokenizers import TokenUse, fitting_tokenizer, token_use
+from distill.tokenizers import TokenUse, fitting_tokenizer, read_alike, token_use
 from distill.trained import Tensors, load_projections
 
 logger = logging.getLogger(__name__)
@@ -128,9 +128,7 @@ def find_start(
     check_even_start(model.config, method)
     same = False
     if isinstance(teacher, Teacher):
-        others = load_tokenizer(teacher.path)
-        around = [each("a", "b")["input_ids"] for each in (tokenizer, others)]
-        same = tokenizer.get_vocab() == others.get_vocab() and around[0] == around[1]
+        same = read_alike(tokenizer, load_tokenizer(teacher.path), task.train.examples)
     if method.wants_teacher_tokens and not same:
         free = [name for name, row in METHODS.items() if not row.wants_teacher_tokens]
         raise ModelError(

@@ -42,6 +42,7 @@ from distill.pruning.latency import Target, fitting
 from distill.pruning.rescaling import rescale
 from distill.teachers.encoders import Teacher, on_device
 from distill.teachers.outputs import LOGITS, teacher_outputs, teacher_token_logits
+from distill.tokenizers import read_alike
 from distill.trained import epoch_score, validated
 
 RECOVERY = Phase("recovery", (SoftLabels(weight=1.0, temperature=1.0), HardLabels(weight=1.0)))
@@ -258,20 +259,19 @@ def recovery_texts(unpruned: Teacher, task: Task, config: PruneConfig) -> Recove
     Raises:
         ConfigError: the teacher predicts other labels.
         ModelError, NotAnArtifactError, DamagedArtifactError: the teacher is not a classifier, or it
-            labels words and has another vocabulary.
+            labels words and reads other tokens.
         DataError: the file of unlabelled texts is malformed.
     """
     teacher = unpruned
     if config.teacher is not None:
         teacher = Teacher.load(open_artifact(config.teacher), task)
-        own, other = (
-            load_tokenizer(each.artifact.path).get_vocab() for each in (unpruned, teacher)
-        )
-        if head_of(task.problem).per_token and own != other:
+        own, other = (load_tokenizer(each.artifact.path) for each in (unpruned, teacher))
+        examples = task.train.examples
+        if head_of(task.problem).per_token and not read_alike(own, other, examples):
             raise ModelError(
                 f"teacher={str(teacher.artifact.path)!r}: a tagger learns token by token, so that "
                 "both models must read the same ones, and these do not. Leave it out, or give a "
-                "teacher with the same vocabulary."
+                "teacher with the same tokenizer."
             )
     texts = {name: getattr(config, name) for name in UnlabelledConfig.model_fields}
     extended, left_out = with_unlabelled(task, FilteredConfig(**texts))

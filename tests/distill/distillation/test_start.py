@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tokenizers import normalizers
 
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError, ModelError
@@ -16,6 +17,7 @@ from bertender.tasks.task import Task
 from bertender.text.tokenizer import load_tokenizer
 from distill.distillation.config import ALL_TOKENS, DistillConfig
 from distill.distillation.distiller import distill
+from distill.distillation.on_task import OnTask
 from distill.finetuning.baseline import train_bag_of_words
 from distill.finetuning.config import BagOfWordsConfig
 from distill.methods import METHODS
@@ -25,6 +27,7 @@ from tests.distill.distillation.settings import QUICK, SHORT
 from tests.toy_models import (
     other_vocabulary,
     save_artifact,
+    save_encoder,
     tiny_classifier,
     with_turned_labels,
 )
@@ -69,6 +72,20 @@ def test_methods_that_compare_tokens_want_the_same_ones(
     said = own_layers if METHODS[method].uses_teacher_layers else same_tokens
     with pytest.raises(ModelError, match=said):
         distill(trained_teacher, task, config, tmp_path / "student")
+
+
+def test_another_treatment_of_letters_makes_other_tokens(
+    trained_teacher: Artifact, task: Task, tmp_path: Path
+) -> None:
+    """The student would learn from tokens that it does not get later."""
+    encoder = save_encoder("bert", tmp_path / "encoder")
+    same = DistillConfig(method="minilm", student=str(encoder), layers=2)
+    assert OnTask(trained_teacher, task, same).texts.start.reads_teacher_tokens
+    tokenizer = load_tokenizer(encoder)
+    tokenizer.backend_tokenizer.normalizer = normalizers.Replace("apple", "pear")
+    tokenizer.save_pretrained(encoder)
+    with pytest.raises(ModelError, match="must read the same tokens"):
+        OnTask(trained_teacher, task, same)
 
 
 def test_a_teacher_of_other_labels_is_refused(
