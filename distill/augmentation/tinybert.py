@@ -28,7 +28,7 @@ from bertender.core.progress import progress_bar
 from bertender.models.classifier import model_inputs
 from bertender.text.batch import length_buckets
 from bertender.text.tokenizer import longest_input, padding_of
-from bertender.training.checkpoint import cached_tensor
+from bertender.training.checkpoint import cached_tensor, computing_versions
 from bertender.training.examples import TokenDataset
 from distill.augmentation.words import (
     LanguageModel,
@@ -217,8 +217,9 @@ def _likeliest_words(
     if not blanks:
         return []
     questions = questions_of(language_model.tokenizer, blanks)
-    identity = (digest, sorted(whole.words), count, bf16, sorted(questions.columns.items()))
-    key = hashlib.sha256(repr(identity).encode()).hexdigest()
+    reading = digest, bf16, language_model.model.device.type, computing_versions()
+    asked = sorted(whole.words), count, sorted(questions.columns.items())
+    key = hashlib.sha256(repr((reading, asked)).encode()).hexdigest()
     path = cache_directory() / "augmentation" / f"{key}.safetensors"
     compute = partial(_predict_words, language_model, whole.ids, questions, count, bf16)
     return cached_tensor(path, compute).tolist()
