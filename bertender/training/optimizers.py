@@ -109,10 +109,11 @@ def learn_numbers(optimizer: torch.optim.Optimizer, model: nn.Module, spread: fl
 
     AdamW changes each weight by about the learning rate, whatever the loss. A layer whose output is
     `spread` times as large learns equally fast if its weights change by `spread` times that; their
-    decay is kept.
+    decay is kept. LAMB changes a matrix by a share of its size, whatever the unit.
     """
-    layer = output_layer(model, 1)
-    own = [] if layer is None else [*layer.parameters()]
+    layer, is_lamb = output_layer(model, 1), isinstance(optimizer, Lamb)
+    weights = [] if layer is None else [*layer.parameters()]
+    own = [each for each in weights if not (is_lamb and each.ndim > 1)]
     groups: list[dict[str, Any]] = []
     for group in optimizer.param_groups:
         others = [each for each in group["params"] if all(each is not one for one in own)]

@@ -285,6 +285,25 @@ def about(level: float, spread: float, task: Any) -> Any:
     return replace(task, train=moved(task.train), dev=moved(task.dev))
 
 
+@pytest.mark.parametrize(("optimizer", "rate"), [("adamw", 1e-3), ("lamb", 2e-2)])
+def test_numbers_of_any_unit_are_learned_alike(optimizer: str, rate: float, tmp_path: Path) -> None:
+    losses = []
+    for spread in (1, 1000):
+        task = about(0, spread, number_task(256, 16))
+        torch.manual_seed(0)
+        model = tiny_bert(len(tiny_tokenizer()), task.labels)
+        model.config.problem_type = "regression"
+        torch.nn.init.zeros_(model.classifier.bias)
+        HEADS["regression"].begin(model, task.train.label_ids)
+        pace: dict[str, Any] = {"epochs": 3, "optimizer": optimizer, "learning_rate": rate}
+        config = FinetuneConfig(precision="fp32", allow_constant=True, **pace)
+        artifact = finetune(model, tiny_tokenizer(), task, config, tmp_path / str(spread))
+        training = artifact.card.findings.training
+        assert training is not None
+        losses.append(training.losses[-1]["hard"])
+    assert losses[1] == pytest.approx(losses[0], rel=0.1)
+
+
 def test_numbers_far_from_0_are_learned_in_bfloat16(tmp_path: Path) -> None:
     """Of numbers about 2000, bfloat16 has steps of 8."""
     task, losses = about(2000, 1, number_task(256, 16)), {}
