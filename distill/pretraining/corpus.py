@@ -118,7 +118,7 @@ def survey(passages: Iterable[str]) -> Survey:
     counts = {True: 0, False: 0}
     characters = 0
     for passage in track(passages, "read the corpus", every=PASSAGES_AT_ONCE):
-        digest.update(passage.encode() + b"\n")
+        digest.update(f"{len(passage)} {passage}".encode())  # a passage may have line ends
         counts[bool(passage)] += 1
         characters += len(passage)
     return Survey(digest.hexdigest(), counts[True], counts[False], characters)

@@ -227,7 +227,10 @@ def test_no_file_is_read_when_one_of_them_is_wrong(
 def test_the_survey_tells_documents_apart() -> None:
     found = survey(["one", "two", "", "three", ""])
     assert (found.passages, found.documents) == (3, 2)
-    others = (["one", "", "two", "three", ""], ["one", "two", "", "three"], ["onetwo", "", "three"])
+    others = (
+        *(["one", "", "two", "three", ""], ["one", "two", "", "three"], ["onetwo", "", "three"]),
+        ["one\ntwo", "", "three", ""],
+    )
     assert found.sha256 not in {survey(other).sha256 for other in others}
 
 
