@@ -15,7 +15,7 @@ from benchmarks.harness import RESULTS, Run, newest, read_runs
 from benchmarks.servers import LONGEST_TOKENS, SERVERS
 from bertender.core.machine import Speedup
 from bertender.text.batch import length_buckets
-from serve.config import ServeConfig
+from serve.config import MOST_TOKENS
 
 IMAGES = RESULTS.parents[1] / "docs" / "images"
 WIDTH = 760
@@ -267,7 +267,7 @@ def batcher(drawing: Drawing) -> None:
     draw = np.random.default_rng(0)
     drawn = np.exp(draw.normal(np.log(serving.MEDIAN_TOKENS), serving.SPREAD, 16))
     lengths = [int(min(max(length, 4), LONGEST_TOKENS)) for length in drawn]
-    buckets = length_buckets(lengths, ServeConfig().tokens_per_bucket)
+    buckets = length_buckets(lengths, MOST_TOKENS)
     longest, maximum = max(lengths), LONGEST_TOKENS
     panels: list[tuple[str, list[tuple[int, int]]]] = [
         (f"padded to the maximum, {maximum}", [(each, maximum) for each in lengths]),

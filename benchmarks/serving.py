@@ -25,7 +25,7 @@ from bertender.problems import PROBLEMS
 from bertender.text.batch import length_buckets, rows_of
 from bertender.text.tokenizer import open_tokenizer
 from serve.backend.opening import open_artifact
-from serve.config import BackendParameters, ServeConfig
+from serve.config import SERVED_RUNTIMES, BackendParameters, ServeConfig
 
 LOADS: Mapping[str, tuple[int, int]] = {
     "one caller": (1, 1),
@@ -130,8 +130,8 @@ def long_tailed(texts: Sequence[str], count: Callable[[str], int], longest: int)
 def in_process(model: Artifact, texts: Sequence[str], seconds: float) -> list[harness.Row]:
     """Return throughput and median latency of calls without pauses, each of some texts."""
     threads = usable_cores()
-    settings = {"tokens_per_bucket": ServeConfig().tokens_per_bucket, "threads": threads}
-    classifier = open_artifact(model, BackendParameters.parse(settings), threads)
+    tokens = SERVED_RUNTIMES[ServeConfig().runtime].tokens_of_buckets(threads)
+    classifier = open_artifact(model, BackendParameters(threads=threads), threads)
     rows: list[harness.Row] = []
     for size in CALLS:
         draw, latencies = np.random.default_rng(0), list[float]()
@@ -140,7 +140,7 @@ def in_process(model: Artifact, texts: Sequence[str], seconds: float) -> list[ha
             began = time.perf_counter()
             batch = classifier.encode(drawn)
             lengths = batch.arrays["attention_mask"].sum(axis=1).tolist()
-            for bucket in length_buckets(lengths, settings["tokens_per_bucket"]):
+            for bucket in length_buckets(lengths, tokens):
                 classifier.run(rows_of(batch, bucket))
             if call >= 0:
                 latencies.append(time.perf_counter() - began)

@@ -23,6 +23,13 @@ from serve.server.installation import find_installation, is_installed
 from serve.wire import MODEL_NAME
 
 QUEUED_BATCHES = 4
+TOKENS_OF_A_THREAD, MOST_TOKENS = 128, 256
+"""Default tokens of a bucket: for each thread of a run, and at most.
+
+On two cores, 256 was the fastest of 64 to 4096. One thread takes twice as long for them, and short
+texts of other callers wait until a bucket of long ones has run. 128 cost it 3 % of its throughput
+(MiniLM in 8 bits, SST-2).
+"""
 
 PORT_FIELDS = ("http_port", "grpc_port", "metrics_port")
 
@@ -61,6 +68,11 @@ class ServedRuntime:
     def compiles_shapes(self, graph: Path) -> bool:
         """Return whether the first bucket of each shape takes long."""
         return self.in_process is not None and RUNTIMES[self.in_process].compiles_shapes(graph)
+
+    def tokens_of_buckets(self, threads: int) -> int:
+        """Return the default of `tokens_per_bucket` for the threads of a run."""
+        is_on_cpu = self.in_process is not None and not RUNTIMES[self.in_process].needs_gpu
+        return min(TOKENS_OF_A_THREAD * threads, MOST_TOKENS) if is_on_cpu else MOST_TOKENS
 
     @property
     def runs_while_loading(self) -> bool:
@@ -208,7 +220,10 @@ class ServeConfig(Config):
         "Model": ("runtime", "gpu", "instances", "threads_per_instance", "concurrent_buckets"),
     }
     rules: ClassVar[Mapping[str, Rule[Any]]] = RULES
-    shown_defaults: ClassVar[Mapping[str, str]] = {"max_queue_texts": "4 batches"}
+    shown_defaults: ClassVar[Mapping[str, str]] = {
+        "max_queue_texts": "4 batches",
+        "tokens_per_bucket": f"{TOKENS_OF_A_THREAD} a thread, at most {MOST_TOKENS}",
+    }
 
     host: str = Field("127.0.0.1", description="address to listen on; by default this machine only")
     behind_proxy: bool = Field(
@@ -246,9 +261,8 @@ class ServeConfig(Config):
     queue_delay_us: int = Field(
         0, ge=0, description="microseconds that a text may wait for others to share its batch"
     )
-    # 256 was the fastest of 64 to 4096 on two cores, twice as fast as 4096 (SST-2, MiniLM int8)
-    tokens_per_bucket: int = Field(
-        256, ge=1, description="most tokens, padding included, that the model sees at once"
+    tokens_per_bucket: int | None = Field(
+        None, ge=1, description="most tokens, padding included, that the model sees at once"
     )
     runtime: ServedRuntimeName = Field(
         DEFAULT_RUNTIME, description=f"the runtime of the model: {', '.join(SERVED_RUNTIMES)}"
@@ -390,7 +404,7 @@ class BackendParameters(Config):
     """
 
     artifact: str = Field("artifact", description="folder, relative to the model version's")
-    tokens_per_bucket: int
+    tokens_per_bucket: int | None = Field(None, description="None: by the threads of a run")
     digest: str | None = Field(
         None, description="of the artifact: by it, a client knows whether it is still the same"
     )

@@ -74,7 +74,7 @@ class TunedSettings(Record):
     instances: int = ServeConfig().instances
     threads_per_instance: int = ServeConfig().threads_per_instance
     concurrent_buckets: int = ServeConfig().concurrent_buckets
-    tokens_per_bucket: int = ServeConfig().tokens_per_bucket
+    tokens_per_bucket: int | None = ServeConfig().tokens_per_bucket
 
     @property
     def options(self) -> str:
@@ -136,7 +136,11 @@ def with_profile(config: Settings, cards: Sequence[Card]) -> tuple[Settings, str
     if config.profile is None:
         return config, ""
     profile = ServeProfile.read(config.profile)
-    taken = {name: value for name, value in profile.settings if not config.is_explicit(name)}
+    taken = {
+        name: value
+        for name, value in profile.settings
+        if value is not None and not config.is_explicit(name)
+    }
     explicit = {name: getattr(config, name) for name in config.model_fields_set}
     changed = config.parse({**explicit, **taken})
     for card in cards:

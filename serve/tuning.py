@@ -91,7 +91,7 @@ SETTINGS = Table(
         ),
         "concurrent-small-buckets": Setting(
             "the same with half the tokens in a bucket, so that small batches have several",
-            TunedSettings(threads_per_instance=1, tokens_per_bucket=128),
+            TunedSettings(threads_per_instance=1, tokens_per_bucket=64),
             counted="concurrent_buckets",
             least_cores=2,
         ),
@@ -109,7 +109,9 @@ SETTINGS = Table(
             least_cores=4,
         ),
         "small-buckets": Setting(
-            "the default with half the tokens in a bucket", TunedSettings(tokens_per_bucket=128)
+            "the default with half the tokens in a bucket",
+            TunedSettings(tokens_per_bucket=128),
+            least_cores=2,
         ),
         "large-buckets": Setting(
             "the default with twice the tokens in a bucket", TunedSettings(tokens_per_bucket=512)

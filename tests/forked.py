@@ -50,6 +50,7 @@ def signalled(folder: Path, number: signal.Signals) -> None:
             os.kill(os.getpid(), number)
             time.sleep(60)
 
+    signal.signal(number, signal.SIG_DFL)  # `nohup` starts a test run with SIGHUP ignored
     main.command_of = lambda name: halfway
     command("doctor")
 

@@ -75,6 +75,7 @@ def open_served_model(
     runtime = SERVED_RUNTIMES[parameters.runtime]
     lanes = max(parameters.concurrent_buckets, runtime.buckets_at_once)
     threads = parameters.threads or share_of_cores(parameters.concurrent_buckets * instances)
+    tokens = parameters.tokens_per_bucket or runtime.tokens_of_buckets(threads)
     os.environ["RAYON_NUM_THREADS"] = str(threads * parameters.concurrent_buckets)
     artifact = Artifact.load(folder, checked_at=parameters.stamp)
     classifier = open_artifact(artifact, parameters, threads)
@@ -83,14 +84,14 @@ def open_served_model(
     # the first call of a transformers tokenizer, which sets it up, is not thread-safe
     classifier.encode([classifier.problem.to_example(("first",) * len(names))])
     if runtime.runs_while_loading:
-        warm_up(classifier, len(names), max_batch_size, parameters.tokens_per_bucket, lanes)
+        warm_up(classifier, len(names), max_batch_size, tokens, lanes)
     with suppress(AttributeError):  # another C library than glibc
         ctypes.CDLL(None).malloc_trim(0)  # returns memory that loading has freed
     queue = FairQueue(
         parameters.max_queue_texts,
         parameters.queue_timeout_ms / 1000,
         max_batch_size=max_batch_size,
-        tokens_per_bucket=parameters.tokens_per_bucket,
+        tokens_per_bucket=tokens,
         small_tokens=small_tokens(classifier, parameters),
         shapes=classifier.shapes,
     )

@@ -40,7 +40,7 @@ from bertender.models.runtimes import FLOAT_PRECISIONS, RUNTIMES, check_suits, s
 from bertender.problems import PROBLEMS
 from bertender.text.tokenizer import open_tokenizer, stated_longest_input
 from serve.backend.opening import bucket_shapes
-from serve.config import SERVED_RUNTIMES, ServeConfig
+from serve.config import MOST_TOKENS, SERVED_RUNTIMES, ServeConfig
 from serve.repository.config_pbtxt import (
     ANY,
     CONFIG_NAME,
@@ -317,7 +317,9 @@ def _write_encoder(version: Path, artifact: Artifact, config: ServeConfig) -> tu
     tokenize = PROBLEMS[artifact.card.task.problem_type].encoder(
         open_tokenizer(artifact.path, config.max_length), None
     )
-    shapes = bucket_shapes(config.tokens_per_bucket, tokenize.max_length, config.max_batch_size)
+    shapes = bucket_shapes(
+        config.tokens_per_bucket or MOST_TOKENS, tokenize.max_length, config.max_batch_size
+    )
     outputs = tuple(each for each in signature.outputs if each.name == ENCODER_OUTPUT)
     used = replace(signature, outputs=outputs)
     write_model_config(version.parent / CONFIG_NAME, encoder_config(used, config, shapes))

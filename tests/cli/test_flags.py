@@ -228,6 +228,7 @@ UNLIKE_THEIR_DEFAULT = {
             "max_train",
             "max_dev",
             "max_queue_texts",
+            "tokens_per_bucket",
             "retries",
             "texts",
             "latency_tokens",

@@ -29,6 +29,7 @@ from bertender.recipes.stage import Stage
 from bertender.recipes.stages import STAGES, Verify
 from bertender.tasks.named import TASKS
 from bertender.tasks.task import Split, Task
+from serve.server.wheels import why_not_here
 from tests.front import ToyFiles, write_csv, write_toy_files
 from tests.toy_models import save_encoder
 from tests.toys import ToyNamedTask, three_kinds
@@ -249,6 +250,7 @@ def test_errors_name_the_step(
         list(run_recipe(recipe.with_settings([setting]), tmp_path / "run"))
 
 
+@pytest.mark.skipif(why_not_here() is not None, reason="Triton is not the default server here")
 def test_a_server_that_does_not_run_here_is_found_before_the_first_step(
     recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -169,7 +169,8 @@ def test_an_interrupted_computation_leaves_no_file(
     monkeypatch.setattr(cached_tensors, "save_file", interrupted)
     with pytest.raises(KeyboardInterrupt):
         teacher_outputs(tiny_classifier("bert"), "one", examples(task), WANTED)
-    assert not [path for path in cache.rglob("*") if path.is_file()]
+    # but for the time that it took
+    assert not [each for each in cache.rglob("*") if each.is_file() and ".stamps" not in each.parts]
 
 
 @pytest.fixture

@@ -121,6 +121,7 @@ def test_a_door_that_stood_still_blames_nobody(running: Server) -> None:
     assert ask_http(running.config.http_port, "POST", INFER, BODY)[0] == 200
 
 
+@pytest.mark.fault("another server takes the port at the start", "the later one names it and ends")
 def test_a_port_that_another_takes_while_the_models_load_is_named(tmp_path: Path) -> None:
     """Both have bound it before either listened."""
     with socket.socket() as other:
@@ -140,6 +141,9 @@ def test_a_port_that_another_takes_while_the_models_load_is_named(tmp_path: Path
             uvloop.run(run())
 
 
+@pytest.mark.fault(
+    "idle connections take all files", "others, and what is started again, find some"
+)
 def test_idle_connections_leave_files_to_others(onnx_artifact: Artifact, tmp_path: Path) -> None:
     few, most = 100, resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     with ExitStack() as stack:
@@ -155,6 +159,9 @@ def test_idle_connections_leave_files_to_others(onnx_artifact: Artifact, tmp_pat
         until(lambda: ask_http(server.config.http_port, "POST", INFER, BODY)[0] == 200)
 
 
+@pytest.mark.fault(
+    "idle connections take all files", "others, and what is started again, find some"
+)
 def test_where_files_are_few_connections_are_fewer(monkeypatch: pytest.MonkeyPatch) -> None:
     limits = [(100, 400)]
     monkeypatch.setattr(resource, "getrlimit", lambda kind: limits[-1])
