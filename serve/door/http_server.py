@@ -12,6 +12,7 @@ import functools
 import logging
 import math
 import socket
+from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
@@ -125,7 +126,7 @@ class TlsListener:
         self.sockets = (bound,)
         self.connected = connected
         self.most = most
-        self.handshakes: dict[asyncio.Task[None], None] = {}
+        self.handshakes = OrderedDict[asyncio.Task[None], None]()
         bound.setblocking(False)
         bound.listen(BACKLOG)
         self.accepting = asyncio.create_task(self._accept(bound))
@@ -145,7 +146,8 @@ class TlsListener:
                 await asyncio.sleep(ACCEPT_AGAIN_S)
                 continue
             if len(self.handshakes) >= self.most:
-                next(iter(self.handshakes)).cancel()
+                # it ends later, and must not be the oldest again
+                self.handshakes.popitem(last=False)[0].cancel()
             shaking = asyncio.create_task(self._shake(accepted))
             self.handshakes[shaking] = None
             shaking.add_done_callback(lambda done: self.handshakes.pop(done, None))

@@ -142,6 +142,28 @@ def test_handshakes_are_few_and_short(
             assert each.recv(1) == b"" and time.monotonic() < started + 4
 
 
+@pytest.mark.parametrize("loop", [None, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
+def test_handshakes_that_begin_at_once_are_few_too(
+    tls: tuple[Path, Path], loop: Callable[[], asyncio.AbstractEventLoop] | None
+) -> None:
+    """A cancelled one ends after the next have been accepted."""
+    files = {"tls_certificate": tls[0], "tls_key": tls[1]}
+    with (
+        running_door(most_connections=4, loop_factory=loop, **files) as door,
+        ExitStack() as stack,
+    ):
+        standing = threading.Thread(target=door.call, args=[lambda: time.sleep(0.3)])
+        standing.start()
+        *others, last = [stack.enter_context(connect(door)) for _ in range(40)]
+        standing.join()
+        for each in others[:-3]:
+            each.settimeout(5)
+            assert each.recv(1) == b""
+        last.settimeout(0.1)
+        with pytest.raises(TimeoutError):
+            last.recv(1)
+
+
 @pytest.mark.parametrize(
     "sent", [b"", PLUM, b"POST /v2", f"{HEAD}Content-Length: 9\r\n\r\n".encode()]
 )
