@@ -306,8 +306,9 @@ class Stage:
             from bertender.tasks.task import in_labels_of
 
             self.accepts(task)
-            for source in sources[:1]:  # a loaded task has its labels in an order of its own
-                task = in_labels_of(task, source)
+            if self.counts(config)[0]:  # else the source is a start, which gets the task's labels
+                # a loaded task has its labels in an order of its own
+                task = in_labels_of(task, sources[0])
             sources = [each.of_task(task.record()) for each in sources]
         made = self.work(sources, task, filled, out)
         if not isinstance(made, Artifact):

@@ -83,6 +83,14 @@ def test_a_loaded_task_fits_a_model_with_its_labels_in_another_order(
     assert found.passed and found.score_change == 0.0, "the labels of the texts count too"
 
 
+def test_a_start_with_more_labels_leaves_the_task_its_own(task: Task, tmp_path: Path) -> None:
+    start = replace(task, labels=(*task.labels, "other"))
+    source = save_artifact(tiny_classifier("bert", labels=3), start, tmp_path / "start")
+    config = MultiTaskConfig(epochs=1, precision="fp32", allow_constant=True)
+    made = STAGES["finetune"].make([source], task, config, tmp_path / "tuned")
+    assert made.card.task.labels == task.labels
+
+
 def test_an_unknown_stage_has_a_nearest() -> None:
     with pytest.raises(UnknownNameError, match=r"'exprot'. Did you mean 'export'"):
         STAGES["exprot"]
