@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import shutil
 import signal
 import sys
 import time
@@ -42,13 +43,20 @@ def command(*words: str | Path) -> None:
 
 
 def signalled(folder: Path, number: signal.Signals) -> None:
-    """Run a command that gets a signal while it has temporary files in `folder`."""
+    """Run a command that gets a signal while it has temporary files in `folder`, and the signal
+    again while it removes them."""
     from bertender.cli import main
 
     def halfway() -> None:
         with TemporaryDirectory(dir=folder):
             os.kill(os.getpid(), number)
             time.sleep(60)
+
+    def remove(*given: Any, **settings: Any) -> None:
+        os.kill(os.getpid(), number)
+        rmtree(*given, **settings)
+
+    rmtree, shutil.rmtree = shutil.rmtree, remove
 
     signal.signal(number, signal.SIG_DFL)  # `nohup` starts a test run with SIGHUP ignored
     main.command_of = lambda name: halfway

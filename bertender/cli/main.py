@@ -122,6 +122,9 @@ def main() -> None:
 
 
 def _stop(number: int, frame: FrameType | None) -> None:
+    # `timeout`, shells and service managers may send two: the second would end the removal of files
+    for each in STOPPING:
+        signal.signal(each, signal.SIG_IGN)
     sys.exit(128 + number)
 
 
