@@ -185,15 +185,16 @@ class Engine(ABC):
 def model_of(config: Any, version: str) -> Model:
     """Return the model for a configuration in a repository of `bertender serve`."""
     values = as_mapping(config)
+    # no response has it
+    values["output"] = [each for each in values["output"] if each["name"] != TOKENS]
     limits = BackendParameters.from_model_config(values)
     return Model(
         name=config.name,
         version=version,
         inputs=tuple(each.name for each in config.input),
         outputs={
-            each.name: (datatype(values["output"][place]["data_type"]), tuple(each.dims))
-            for place, each in enumerate(config.output)
-            if each.name != TOKENS
+            each["name"]: (datatype(each["data_type"]), tuple(each["dims"]))
+            for each in values["output"]
         },
         max_batch_size=config.max_batch_size,
         max_text_bytes=limits.max_text_bytes,

@@ -78,6 +78,8 @@ def test_requests_at_once_have_the_logits_of_the_model(
         served = await engine.models()
         assert {*served} == {"classifier", "other"} and engine.is_ready()
         assert served["classifier"].inputs == ("TEXT",)
+        for each in served.values():
+            assert [own["name"] for own in each.config["output"]] == [*each.outputs]
         answers = await asyncio.gather(*(engine.infer(request_of(*part)) for part in parts))
         for part, tensors in zip(parts, answers, strict=True):
             (logits,) = (each.array() for each in tensors if each.name == "LOGITS")
