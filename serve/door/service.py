@@ -199,10 +199,10 @@ class Door:
         except BaseException:
             self.hold(-size)
             raise
-        # held until the engine is done with it, even if the client has disconnected
         # a text of punctuation has five times the tokens of its estimate
         is_limited = caller.key is not None and caller.key.tokens_per_second is not None
         request = replace(asked.request, counted=True) if is_limited else asked.request
+        # held until the engine is done with it, even if the client has disconnected
         task = asyncio.ensure_future(self.engine.infer(request))
         self._running.add(task)
         task.add_done_callback(functools.partial(self._done, size))
