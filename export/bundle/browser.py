@@ -227,7 +227,9 @@ class Browser(Program):
         row, use = RUNTIMES["onnxruntime"], use_of(source)
         checked, notes = f"{row.title} {row.version}", notes_of(source, opened)
         if opened.problem.gives_vectors:
-            vector = f"the vector is `logits` of the model, or of the pipeline {_pooling(source)}"
+            vector = (
+                f"the vector is the model's output `logits`, or the pipeline's {_pooling(source)}"
+            )
             notes = (vector, *notes)
         if use.note:
             notes = (use.note, *notes)
