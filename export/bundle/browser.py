@@ -221,8 +221,7 @@ class Browser(Program):
         (folder / "package.json").write_text(json.dumps(package, indent=2) + "\n")
         # the install script of onnxruntime-node would fetch GPU libraries
         (folder / ".npmrc").write_text("ignore-scripts=true\n")
-        chosen = examples[: self.config.golden_texts]
-        texts = _texts(source, opened, chosen)
+        texts = _texts(source, opened, examples, self.config.golden_texts)
         (folder / TEXTS_NAME).write_text(json.dumps(texts) + "\n", encoding="utf-8")
         row, use = RUNTIMES["onnxruntime"], use_of(source)
         checked, notes = f"{row.title} {row.version}", notes_of(source, opened)
@@ -251,12 +250,14 @@ def _turns_weights(nodes: Sequence[onnx.NodeProto]) -> bool:
     return any(node.op_type == "Transpose" and node.input[0] in given for node in nodes)
 
 
-def _texts(source: Artifact, opened: Classifier, examples: Sequence[Example]) -> dict[str, Any]:
-    """Return texts with their expected tokens and logits, and the tolerance."""
+def _texts(
+    source: Artifact, opened: Classifier, examples: Sequence[Example], most: int
+) -> dict[str, Any]:
+    """Return at most so many texts with their expected tokens and logits, and the tolerance."""
     encode, problem = opened.encode, opened.problem
     assert isinstance(encode, Tokenize)
     rows: list[dict[str, Any]] = []
-    for example in examples:
+    for example in examples[:most]:
         batch = encode([example])
         strings = strings_of(problem, example)
         if sum(batch.counts) != len(strings):
@@ -293,7 +294,7 @@ def _texts(source: Artifact, opened: Classifier, examples: Sequence[Example]) ->
         "labels": list(source.card.task.labels),
         "calibration": own and own.model_dump(mode="json"),
         "pipeline": use_of(source).pipeline,
-        "pair": bool(rows) and rows[0]["pair"] is not None,
+        "pair": any(len(strings_of(problem, each)[0]) > 1 for each in examples[:1]),
         "vectors": problem.gives_vectors,
         "tokens": problem.per_token,
         "max_length": encode.max_length,

@@ -325,6 +325,15 @@ def test_the_page_shows_the_labels_of_each_head_at_a_token(
     assert json.loads(subprocess.run(node, capture_output=True, check=True).stdout) == shown
 
 
+@pytest.mark.parametrize("kind", [QUESTION_ANSWERING.name, TOKEN_CLASSIFICATION.name])
+def test_the_page_asks_for_two_texts_even_if_none_are_stored(
+    kind: str, graph_of: Callable[[str], Artifact], tmp_path: Path
+) -> None:
+    page = bundled(graph_of(kind), TASKS[kind], tmp_path / "out", to="browser", golden_texts=0)
+    texts = json.loads((page.path / "texts.json").read_text())
+    assert texts["pair"] is (kind == QUESTION_ANSWERING.name) and not texts["rows"]
+
+
 @needs_node
 @pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium")
 def test_the_page_answers_a_question_as_the_model_does(
