@@ -107,8 +107,9 @@ VersionOption = Annotated[
 def main() -> None:
     """Run the command line; exit with 0, 1 (a check said no), 2 (it could not be done), 130
     (interrupted), or 128 and the number of a signal that stopped it."""
-    for number in STOPPING:
-        if signal.getsignal(number) == signal.SIG_DFL:  # nohup ignores one
+    before = {number: signal.getsignal(number) for number in STOPPING}
+    for number, handler in before.items():
+        if handler == signal.SIG_DFL:  # nohup ignores one
             signal.signal(number, _stop)
     requested = next((word for word in sys.argv[1:] if word in COMMANDS), None)
     try:
@@ -119,6 +120,9 @@ def main() -> None:
     except Exception:  # a bug, or no memory: Python would exit with 1, as where a check said no
         traceback.print_exc()
         sys.exit(BertenderError.exit_code)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _stop(number: int, frame: FrameType | None) -> None:

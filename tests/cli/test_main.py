@@ -297,6 +297,16 @@ def test_no_library_calls_home(monkeypatch: pytest.MonkeyPatch) -> None:
     assert os.environ["ORT_DISABLE_TELEMETRY"] == os.environ["HF_HUB_DISABLE_TELEMETRY"] == "1"
 
 
+def test_a_command_in_this_process_leaves_its_signals(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    monkeypatch.setattr(cli, "command_of", lambda name: lambda: os.kill(os.getpid(), number))
+    monkeypatch.setattr(sys, "argv", ["bertender", "doctor"])
+    number = signal.SIGTERM
+    with pytest.raises(SystemExit, match="143"):
+        cli.main()
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_what_is_stopped_leaves_no_temporary_files(number: signal.Signals, tmp_path: Path) -> None:
     (folder := tmp_path / "temporary").mkdir()
