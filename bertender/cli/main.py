@@ -107,10 +107,10 @@ VersionOption = Annotated[
 def main() -> None:
     """Run the command line; exit with 0, 1 (a check said no), 2 (it could not be done), 130
     (interrupted), or 128 and the number of a signal that stopped it."""
-    before = {number: signal.getsignal(number) for number in STOPPING}
-    for number, handler in before.items():
-        if handler == signal.SIG_DFL:  # nohup ignores one
-            signal.signal(number, _stop)
+    # nohup ignores one
+    ours = [each for each in STOPPING if signal.getsignal(each) == signal.SIG_DFL]
+    for number in ours:
+        signal.signal(number, _stop)
     requested = next((word for word in sys.argv[1:] if word in COMMANDS), None)
     try:
         build_app(requested)()
@@ -121,8 +121,8 @@ def main() -> None:
         traceback.print_exc()
         sys.exit(BertenderError.exit_code)
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for number in ours:
+            signal.signal(number, signal.SIG_DFL)
 
 
 def _stop(number: int, frame: FrameType | None) -> None:
