@@ -27,8 +27,8 @@ TOKENS_OF_A_THREAD, MOST_TOKENS = 128, 256
 """Default tokens of a bucket: for each thread of a run, and at most.
 
 On two cores, 256 was the fastest of 64 to 4096. One thread takes twice as long for them, and short
-texts of other callers wait until a bucket of long ones has run. 128 cost it 3 % of its throughput
-(MiniLM in 8 bits, SST-2).
+texts of other callers wait until a bucket of long ones has run; with 128, they wait for half of it
+(`python -m benchmarks bad-clients`).
 """
 
 PORT_FIELDS = ("http_port", "grpc_port", "metrics_port")

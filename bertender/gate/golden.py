@@ -198,12 +198,12 @@ def _other_labels(
         text = golden.texts[row]
         outputs = Outputs(prediction.logits, np.array(text.places))
         meant = problem.by_names(problem.decode(outputs, text.example), labels)
-        if row in turned or prediction.label != meant:
+        predicted = f"{_name(row, golden)} is predicted {_shown(prediction.label)}"
+        if row in turned:
             moved = float(paired.differences[paired.text_ids == row].max())
-            yield (
-                f"{_name(row, golden)} is predicted {_shown(prediction.label)}; its "
-                f"{problem.output}s differ by {moved:.3g} at most"
-            )
+            yield f"{predicted}; its {problem.output}s differ by {moved:.3g} at most"
+        elif prediction.label != meant:
+            yield f"{predicted}, which is not what its own {problem.output}s say"
 
 
 def _broken_bounds(golden: GoldenTexts, paired: PairedLogits, bounds: Tolerance) -> Iterator[str]:

@@ -551,8 +551,9 @@ def _vector_head(
         raise ConfigError(f"labels={','.join(labels)}: {found.source} gives vectors. Leave it out.")
     if found.graph is not None:
         raise ModelError(
-            f"{found.source} is a graph of an encoder, without its pooling. Give the folder with "
-            "model.safetensors: bertender export writes a graph with the pooling inside."
+            f"{found.source} is the graph of an encoder, and without artifact.json nothing says "
+            "whether it pools. Give the whole artifact of bertender export, or the folder with "
+            "model.safetensors."
         )
     stated = has_pooling(found.folder)
     classes = [str(name) for name in config.architectures or []]

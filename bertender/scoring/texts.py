@@ -191,9 +191,9 @@ class TextColumns:
         table.require(columns)
         return columns
 
-    def kept(self, table: Table) -> tuple[str, ...]:
-        """Return the columns of a file to read: all, since its rows are written too. A word's
-        column may have several names."""
+    def to_read(self, table: Table) -> tuple[str, ...]:
+        """Return the columns of a file to read: all, since its rows are written too. The columns of
+        a file of words have several names each, so only those that the model reads are named."""
         return self.of(table) if has_words(table.path) else table.columns
 
 
@@ -275,10 +275,10 @@ class PartReader:
             table = open_source(path, errors.append)
             columns = self.columns.of(table)
             if before and table.read_from is not None:
-                rows = table.read_from(self.columns.kept(table), before)
+                rows = table.read_from(self.columns.to_read(table), before)
                 before = 0
             else:
-                rows = table.rows(self.columns.kept(table))
+                rows = table.rows(self.columns.to_read(table))
             events = in_order(rows, errors)
             yield from ((table, columns, event) for event in islice(events, before, None))
             before = 0
@@ -335,7 +335,7 @@ def checked(path: Path, columns: TextColumns, taken: Sequence[str], bad: OnBadRo
             "it in the file, or give another beginning to those of predictions: --prefix new_"
         )
     count = 0
-    for event in in_order(table.rows(columns.kept(table)), errors):
+    for event in in_order(table.rows(columns.to_read(table)), errors):
         count += 1
         try:
             if isinstance(event, RowError):

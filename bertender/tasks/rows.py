@@ -514,8 +514,9 @@ def _record(
         cell = batch.column(batch.schema.get_field_index(name))[record]
         try:
             own = cell.as_py()
-            # `datetime.time` has no nanoseconds
-            values[name] = cell if own is not None and NANOSECONDS in str(cell.type) else own
+            if isinstance(own, datetime.time | list | dict) and NANOSECONDS in str(cell.type):
+                own = cell  # `datetime.time` has no nanoseconds
+            values[name] = own
         except UnicodeDecodeError:
             reason = "text that is not UTF-8. Write it as UTF-8."
             raise RowError(path, f"{place}, column {name!r}", reason) from None

@@ -109,7 +109,7 @@ def learn_numbers(optimizer: torch.optim.Optimizer, model: nn.Module, spread: fl
 
     AdamW changes each weight by about the learning rate, whatever the loss. A layer whose output is
     `spread` times as large learns equally fast if its weights change by `spread` times that; their
-    decay is kept. LAMB changes a matrix by a share of its size, whatever the unit.
+    decay is kept. Matrices are left to LAMB, which scales their steps by their norm.
     """
     layer, is_lamb = output_layer(model, 1), isinstance(optimizer, Lamb)
     weights = [] if layer is None else [*layer.parameters()]

@@ -299,7 +299,7 @@ def site(tmp_path: Path) -> Iterator[tuple[Path, str]]:
         server.shutdown()
 
 
-@pytest.mark.skipif(shutil.which("node") is None, reason="there is no node")
+@pytest.mark.skipif(shutil.which("node") is None, reason="node is not installed")
 @pytest.mark.parametrize(
     ("kind", "names", "shown"),
     [
@@ -335,7 +335,7 @@ def test_the_page_asks_for_two_texts_even_if_none_are_stored(
 
 
 @needs_node
-@pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium")
+@pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed")
 def test_the_page_answers_a_question_as_the_model_does(
     graph_of: Callable[[str], Artifact], site: tuple[Path, str], tmp_path: Path
 ) -> None:
@@ -360,7 +360,7 @@ def test_the_page_answers_a_question_as_the_model_does(
 
 
 @needs_node
-@pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium")
+@pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed")
 @pytest.mark.parametrize("scheme", [None, *quick(["dynamic", "static", "four-bit"], "dynamic")])
 def test_the_page_answers_and_checks_itself(
     scheme: str | None, exported: Artifact, task: Task, site: tuple[Path, str], tmp_path: Path
