@@ -61,7 +61,6 @@ CHANNEL = (
 CODES: Mapping[grpc.StatusCode, Code] = {
     grpc.StatusCode.INVALID_ARGUMENT: Code.INVALID,
     grpc.StatusCode.NOT_FOUND: Code.UNKNOWN,
-    grpc.StatusCode.CANCELLED: Code.CANCELLED,
     grpc.StatusCode.DEADLINE_EXCEEDED: Code.LATE,
     grpc.StatusCode.ALREADY_EXISTS: Code.LATE,  # as the backend reports it
     grpc.StatusCode.UNAVAILABLE: Code.UNAVAILABLE,
@@ -193,6 +192,8 @@ class AskedTriton(Engine):
             raise away() from None
 
     def _refusal(self, error: grpc.aio.AioRpcError) -> RefusedError:
+        if error.code() is grpc.StatusCode.CANCELLED:  # not by the door: Triton is ending
+            return away()
         code, reason = CODES.get(error.code(), Code.FAILED), error.details() or str(error.code())
         if code is not Code.UNAVAILABLE:
             return RefusedError(code, reason)
