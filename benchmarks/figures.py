@@ -229,9 +229,9 @@ def servers(drawing: Drawing) -> None:
     rows = []
     for name in ("bertender", "bertender-embedded", "fastapi", "unbatched", "padded"):
         rates = serving.rates_of(result, "natural", name)
-        values = [mean_over(rates[load]) for load in serving.SHOWN[1:]]
+        values = [mean_over(rates[load]) for load in serving.loads_of(result)[-2:]]
         rows.append((SERVERS[name].title.replace("`", ""), values))
-    bars(drawing, rows, ("1 text a request", "16 texts"), "")
+    bars(drawing, rows, serving.loads_of(result)[-2:], "")
     words = f"texts a second, {result.about['precision']} of 6 layers, {machine(result)}, one core"
     drawing.text(230, 40 + 44 * len(rows) + 12, words, "soft")
 

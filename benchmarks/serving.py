@@ -29,11 +29,11 @@ from serve.config import SERVED_RUNTIMES, BackendParameters, ServeConfig
 
 LOADS: Mapping[str, tuple[int, int]] = {
     "one caller": (1, 1),
-    "1 text a request": (1, 32),
+    "4 callers": (1, 4),
+    "16 callers": (1, 16),
     "16 texts a request": (16, 8),
 }
 """Load -> texts of a request, and clients that each wait for their response."""
-SHOWN = tuple(LOADS)
 CALLS = (1, 16, 64)
 """Texts of a call in process."""
 WARM_UP_CALLS = 5
@@ -154,23 +154,30 @@ def in_process(model: Artifact, texts: Sequence[str], seconds: float) -> list[ha
 def table(runs: Sequence[harness.Run], workload: str = "natural") -> Table:
     """Throughput and latency of each server, and the share of the model in process."""
     (result,) = runs
-    ceilings = _ceilings(result, workload)
+    loads, ceilings = loads_of(result), _ceilings(result, workload)
     most = mean_over([_most(cells) for cells in ceilings]).value
     alone = mean_over([cells[0]["p50_ms"] for cells in ceilings]).value
-    rows = [["the model in process", two(most), two(most), two(alone)]]
+    rows = [["the model in process", *[two(most)] * len(loads), two(alone)]]
     for name, server in servers.SERVERS.items():
         if rates := rates_of(result, workload, name):
-            shares = [ratio_over([*map(_most, ceilings)], rates[load]).value for load in SHOWN]
+            shares = [ratio_over([*map(_most, ceilings)], rates[load]).value for load in loads]
             cells = [
                 f"{two(mean_over(rates[load]).value)} ({share:.0%})"
-                for load, share in zip(SHOWN, shares, strict=True)
+                for load, share in zip(loads, shares, strict=True)
             ]
-            rows.append([server.title, *cells[1:], two(waits_of(result, workload, name))])
+            rows.append([server.title, *cells, two(waits_of(result, workload, name))])
     share = "; in brackets the share of the model in process, on the same cores"
-    return Table(HEADINGS, rows, _note(result, workload, share))
+    return Table(_headings(loads), rows, _note(result, workload, share))
 
 
-HEADINGS = ["Server", *(f"{load}, texts/s" for load in SHOWN[1:]), "One caller, ms"]
+def _headings(loads: Sequence[str]) -> list[str]:
+    return ["Server", *(f"{load}, texts/s" for load in loads), "One caller, ms"]
+
+
+def loads_of(result: harness.Run) -> list[str]:
+    """Return the loads of several callers."""
+    runs = next(row["runs"] for row in result.rows if row["kind"] == "visit")
+    return [run["load"] for run in runs][1:]
 
 
 def _note(result: harness.Run, workload: str, more: str = "") -> str:
@@ -218,14 +225,14 @@ def waits_of(result: harness.Run, workload: str, name: str) -> float:
 
 def gpu_table(runs: Sequence[harness.Run]) -> Table:
     """The endpoint on a GPU next to the one on its CPU."""
-    rows = []
+    rows, loads = [], loads_of(runs[0])
     for result in runs:
         for name, server in servers.SERVERS.items():
             if rates := rates_of(result, "natural", name):
-                cells = [two(mean_over(rates[load]).value) for load in SHOWN[1:]]
+                cells = [two(mean_over(rates[load]).value) for load in loads]
                 title = f"{server.title}, {result.about['precision']}"
                 rows.append([title, *cells, two(waits_of(result, "natural", name))])
-    return Table(HEADINGS, rows, _note(runs[0], "natural"))
+    return Table(_headings(loads), rows, _note(runs[0], "natural"))
 
 
 def long_table(runs: Sequence[harness.Run]) -> Table:

@@ -127,8 +127,9 @@ class FairQueue:
         timeout_s: longest wait; 0 for no limit.
         max_batch_size: most texts from which a bucket is chosen.
         tokens_per_bucket: most tokens of a bucket, with padding.
-        small_tokens: buckets with fewer tokens may run next to a text that is longer than a bucket.
-            They do not run next to ordinary buckets: sharing the next bucket costs less.
+        small_tokens: buckets with fewer tokens may run next to a text that is longer than half a
+            bucket, where no other of its length has room. They do not run next to ordinary
+            buckets: sharing the next bucket costs less.
         shapes: shapes to which buckets are padded.
         clock: returns seconds.
     """
@@ -157,7 +158,7 @@ class FairQueue:
         # the mean tokens run per caller: the virtual time of fair queueing. A new caller starts
         # there, or else new callers with single texts would starve a caller with many
         self._progress = 0.0
-        self._long = 0  # running buckets of a single text that is longer than a bucket
+        self._long = 0  # running buckets of a single text that is longer than half a bucket
         self._running: dict[int, float] = {}  # id of a running bucket -> its start
         self._closed = False
         self._changed = threading.Condition()
@@ -307,7 +308,7 @@ class FairQueue:
 
     def _is_long(self, bucket: Bucket) -> bool:
         longest = max(request.lengths[row] for request, row in bucket)
-        return longest > self.tokens_per_bucket
+        return 2 * longest > self.tokens_per_bucket
 
     def _requests_to_refuse(self, request: Request) -> list[Request]:
         """Return the requests that leave a full queue: this one, or enough of the newest requests

@@ -199,6 +199,23 @@ def test_a_small_bucket_is_taken_while_a_long_text_runs() -> None:
     assert [request.caller for request, _ in take(queue)] == ["b"]
 
 
+@pytest.mark.parametrize(("length", "runs"), [(50, False), (51, True)])
+def test_short_texts_run_beside_one_of_over_half_a_bucket(length: int, runs: bool) -> None:
+    queue = FairQueue(max_texts=100, tokens_per_bucket=100, small_tokens=20)
+    put(queue, "a", length)
+    large = take(queue)
+    put(queue, "b", 9, 9)
+    worker = threading.Thread(target=queue.take, kwargs={"small": True})
+    worker.start()
+    worker.join(10 if runs else 0.02)
+    assert worker.is_alive() is not runs
+    queue.done(large, {})
+    if not runs:
+        assert len(take(queue)) == 2
+    queue.close()
+    worker.join(10)
+
+
 def test_nothing_runs_beside_what_hangs() -> None:
     queue = FairQueue(
         max_texts=100, tokens_per_bucket=100, small_tokens=20, clock=(clock := Clock())
