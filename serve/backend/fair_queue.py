@@ -280,7 +280,10 @@ class FairQueue:
             return late
 
     def longest_wait(self, request: Request) -> float:
-        """Return the longest wait of a request in seconds: its own limit, at most the queue's."""
+        """Return the longest wait of a request in seconds: its own limit, at most the queue's. The
+        watch's has none: its wait shows that the model hangs."""
+        if request.caller == WATCH_CALLER:
+            return math.inf
         limits = (each for each in (self.timeout_s, request.wait_s) if each)
         return min(limits, default=math.inf)
 

@@ -206,7 +206,7 @@ class WatchedEngine(Engine):
         return self.answered.get(model.name, since) > since
 
     async def _answers(self, model: Model) -> bool:
-        """Return whether a model answers; a failure is not an answer, but a full queue is."""
+        """Return whether a model answers; a failure is not an answer."""
         request = await self._request(model)
         question = asyncio.create_task(self.engine.infer(request))
         clock = asyncio.get_running_loop().time
@@ -259,9 +259,7 @@ class WatchedEngine(Engine):
         try:
             outputs = await self.engine.infer(request)
         except RefusedError as error:
-            if error.code is not Code.FAILED:
-                self.silent_s[request.model] = 0.0
-            elif error.reason.startswith(STUB_GONE):
+            if error.code is Code.FAILED and error.reason.startswith(STUB_GONE):
                 raise away() from None
             raise
         self.silent_s[request.model] = 0.0
@@ -296,10 +294,11 @@ class WatchedEngine(Engine):
 
 
 def _is_well(question: asyncio.Task[tuple[Tensor, ...]]) -> bool:
-    """Return whether the answer is a prediction, or a refusal such as for a full queue."""
+    """Return whether the answer is a prediction, or a refusal of the text. Any other refusal is
+    none: a full queue has room for the watch, whose probe waits as long as it must."""
     error = question.exception()
     if isinstance(error, RefusedError):
-        return error.code is not Code.FAILED
+        return error.code is Code.INVALID
     if error is not None:
         logger.error("the watch's probe failed", exc_info=error)
     return error is None

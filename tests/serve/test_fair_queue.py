@@ -292,6 +292,14 @@ def test_what_has_begun_is_not_refused() -> None:
     assert queue.expired() == [] and not begun.is_over
 
 
+def test_the_watch_waits_as_long_as_it_must() -> None:
+    queue = FairQueue(max_texts=10, timeout_s=1.0, clock=(clock := Clock()))
+    put(queue, WATCH_CALLER, 3)
+    late = put(queue, "a", 3)
+    clock.now = 100.0
+    assert queue.expired() == [late]
+
+
 def test_those_that_wait_too_long_are_returned_once() -> None:
     queue = FairQueue(max_texts=8, timeout_s=2.0, clock=(clock := Clock()))
     early = put(queue, "a", 1, 1, 1)

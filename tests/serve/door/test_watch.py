@@ -172,14 +172,18 @@ def test_one_that_answers_others_does_not_hang() -> None:
     asyncio.run(run())
 
 
-@pytest.mark.parametrize(("code", "ready"), [(Code.UNAVAILABLE, True), (Code.FAILED, False)])
-def test_a_full_queue_is_an_answer_and_a_failure_is_not_ready(code: object, ready: bool) -> None:
+@pytest.mark.parametrize(
+    ("code", "ready"), [(Code.INVALID, True), (Code.UNAVAILABLE, False), (Code.FAILED, False)]
+)
+def test_a_refused_text_is_an_answer_and_a_failure_is_not(code: object, ready: bool) -> None:
+    """A full queue has room for the watch."""
+
     async def run() -> None:
         fake = Fake()
         engine = watched(fake)
         await engine.start()
         await until(lambda: bool(fake.asked))
-        fake.refusal = RefusedError(code, "the queue is full")  # type: ignore[arg-type]
+        fake.refusal = RefusedError(code, "a reason")  # type: ignore[arg-type]
         seen = len(fake.asked)
         await until(lambda: len(fake.asked) > seen + 2)
         assert engine.ready is ready and fake.starts == 1
@@ -188,6 +192,24 @@ def test_a_full_queue_is_an_answer_and_a_failure_is_not_ready(code: object, read
         await engine.stop()
 
     asyncio.run(run())
+
+
+def test_one_that_only_refuses_others_hangs() -> None:
+    """The queue of a model that hangs refuses what waits too long."""
+
+    async def run() -> None:
+        fake = Fake()
+        engine = watched(fake)
+        await engine.start()
+        fake.is_silent = True
+        fake.refusal = RefusedError(Code.UNAVAILABLE, "it has waited for over 10000 ms")
+        while fake.starts == 1:
+            with pytest.raises(RefusedError):
+                await engine.infer(request_of("other"))
+            await asyncio.sleep(0.01)
+        await engine.stop()
+
+    asyncio.run(asyncio.wait_for(run(), 5))
 
 
 def test_one_that_fails_at_everything_is_started_again() -> None:
