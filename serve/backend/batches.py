@@ -13,8 +13,8 @@ import os
 import threading
 import time
 import traceback
+from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -83,8 +83,7 @@ class ServedModel:
         self.input_names = input_names
         self.max_text_bytes = max_text_bytes
         self.tally = classifier.tally = Tally()
-        self.reader = ThreadPoolExecutor(1, thread_name_prefix="reader")
-        self.large_reader = ThreadPoolExecutor(1, thread_name_prefix="large reader")
+        self.reader, self.large_reader = Reader(self._tokenise), Reader(self._tokenise)
         self.large_lanes = lanes
         kinds = [False] * lanes + [True] * bool(queue.small_tokens)
         self.lanes = [
@@ -143,7 +142,7 @@ class ServedModel:
             characters = sum(sum(map(len, example)) for example in request.examples)
             if characters > CHARACTERS_AT_ONCE:
                 reader = self.reader if characters <= CHARACTERS_OF_FEW else self.large_reader
-                reader.submit(run_or_exit, self._tokenise, request)
+                reader.submit(request)
             else:
                 self._tokenise(request)
 
@@ -155,8 +154,8 @@ class ServedModel:
 
     def close(self) -> None:
         """Respond to waiting requests, and stop."""
-        self.reader.shutdown()
-        self.large_reader.shutdown()
+        self.reader.close()
+        self.large_reader.close()
         self.queue.close()
         for lane in self.lanes:
             lane.join()
@@ -308,6 +307,53 @@ class ServedModel:
         """Respond to a request with an error; `reason` is for the metrics."""
         self.tally.rejection(reason or REASONS[refusal.code])
         run_or_exit(request.respond, refusal)
+
+
+class Reader:
+    """A thread that tokenises requests, one of each caller in turn.
+
+    Args:
+        tokenise: tokenises a request.
+    """
+
+    def __init__(self, tokenise: Callable[[Request], None]) -> None:
+        self.tokenise = tokenise
+        self._waiting: dict[str, deque[Request]] = {}
+        self._is_closed = False
+        self._changed = threading.Condition()
+        self._thread = threading.Thread(
+            target=run_or_exit, args=(self._work,), name="reader", daemon=True
+        )
+        self._thread.start()
+
+    def submit(self, request: Request) -> None:
+        with self._changed:
+            self._waiting.setdefault(request.caller, deque()).append(request)
+            self._changed.notify()
+
+    def close(self) -> None:
+        """Return once all requests are tokenised."""
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify()
+        self._thread.join()
+
+    def _work(self) -> None:
+        while (request := self._next()) is not None:
+            self.tokenise(request)
+
+    def _next(self) -> Request | None:
+        with self._changed:
+            while not self._waiting:
+                if self._is_closed:
+                    return None
+                self._changed.wait()
+            caller = next(iter(self._waiting))
+            own = self._waiting.pop(caller)
+            request = own.popleft()
+            if own:
+                self._waiting[caller] = own  # behind the others
+            return request
 
 
 def run_or_exit(function: Callable[..., None], *arguments: Any) -> None:

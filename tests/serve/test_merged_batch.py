@@ -19,7 +19,12 @@ from bertender.problems.token_classification import TOKEN_CLASSIFICATION
 from bertender.text.batch import Batch, Encode, Example, Tokenize, TokenizeWords, merged
 from bertender.text.tokenizer import SETTINGS_NAME, FileTokenizer, open_tokenizer, padding_of
 from serve.backend import batches
-from serve.backend.batches import CHARACTERS_AT_ONCE, CHARACTERS_OF_FEW, BucketedClassifier
+from serve.backend.batches import (
+    CHARACTERS_AT_ONCE,
+    CHARACTERS_OF_FEW,
+    BucketedClassifier,
+    Reader,
+)
 from serve.backend.fair_queue import Refusal, Request
 from serve.wire import Wishes, to_arrays
 from tests.fake_predictor import FakePredictor
@@ -251,6 +256,21 @@ def test_requests_do_not_wait_for_larger_ones_to_be_tokenised() -> None:
         assert not largest.done()
         release.set()
         assert not isinstance(largest.result(10), Refusal)
+
+
+def test_callers_are_tokenised_in_turns() -> None:
+    may_go, seen = threading.Event(), list[str]()
+
+    def tokenise(request: Request) -> None:
+        may_go.wait(10)
+        seen.append(request.caller)
+
+    reader = Reader(tokenise)
+    for caller in (*["many"] * 5, "one"):
+        reader.submit(Request((("saw",),), lambda response: None, caller=caller))
+    may_go.set()
+    reader.close()
+    assert len(seen) == 6 and seen.index("one") in (1, 2)
 
 
 def test_a_text_that_cannot_be_tokenised_is_an_error_of_its_request_alone() -> None:
