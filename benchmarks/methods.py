@@ -119,8 +119,8 @@ SYSTEMS: Mapping[str, System] = {
     "static": System("Static embeddings", "", {"method": "static"}),
     "heads": System("Two of five heads pruned", "1905.10650", {"heads": 0.4}, stage="prune"),
 }
-"""Name -> system. An encoder of `small-vocab-192` is one of `bertender distill-general --method
-small-vocab --hidden-size 192`."""
+"""Name -> system. Any may start from an encoder of `--students`: that of `small-vocab-192` is one of
+`bertender distill-general --method small-vocab --hidden-size 192`."""
 
 CONTROL = "hard"
 """The control of methods at equal epochs."""
@@ -370,9 +370,9 @@ class ForMinutes(Trainer):
     def _settings(self, name: str, texts: int) -> dict[str, Any]:
         """Return the settings of a system that learns from `texts` texts."""
         system, labelled = SYSTEMS[name], len(self._short.train)
-        own = {**system.settings}
-        if _wants_encoder(name):
-            own["student"] = self.encoders.get(name)
+        own = dict(system.settings)
+        if name in self.encoders:  # it has its shape, and layers that have learned
+            own = {"method": own["method"], "student": self.encoders[name]}
         in_epochs = self._in_epochs(name)
         epochs = max(round(texts / labelled), 1) if in_epochs else 1
         settings = {"learning_rate": self.learning_rate, "batch_size": 32, "epochs": epochs, **own}
