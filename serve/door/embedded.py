@@ -31,10 +31,16 @@ from serve.door.engine import (
     ModelState,
     RefusedError,
     away,
+    ended,
     model_of,
 )
 from serve.repository import model_names
-from serve.repository.config_pbtxt import CONFIG_NAME, read_model_config, served_version
+from serve.repository.config_pbtxt import (
+    CONFIG_NAME,
+    ModelConfig,
+    read_model_config,
+    served_version,
+)
 from serve.server.installation import QUIET_AND_LIGHT
 from serve.wire import CANDIDATE_SUFFIX, Tensor
 
@@ -47,6 +53,7 @@ BACKEND_CODES: Mapping[str, Code] = {
 }
 """Codes for the backend's refusals."""
 STOP_S = 10.0
+"""Longest wait in seconds for the next answer of a process that is to end, and for its end."""
 
 
 @dataclass(eq=False)
@@ -95,9 +102,9 @@ class WorkerProcess:
                         future.set_exception(_refusal(code, content["reason"]))
                     else:
                         future.set_result(tensors)
-        for future in self.waiting.values():
+        for number, future in self.waiting.items():
             if not future.done():
-                future.set_exception(away())
+                future.set_exception(away() if number in self.unsent else ended())
         self.waiting.clear()
 
 
@@ -117,8 +124,11 @@ class EmbeddedEngine(Engine):
         self.processes: dict[str, WorkerProcess] = {}
         self.unloaded: set[str] = set()
         """Names of models that are not started again with the others."""
+        self.opening: dict[str, str] = {}
+        """Name of a model -> its version that loads."""
         self._ended: asyncio.Queue[str] = asyncio.Queue()
         self._watching: set[asyncio.Task[None]] = set()
+        self._retiring: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
         self._ended = asyncio.Queue()
@@ -136,7 +146,8 @@ class EmbeddedEngine(Engine):
             raise
 
     async def stop(self) -> None:
-        await asyncio.gather(*(self._retire(each) for each in self.processes.values()))
+        own = map(self._retire, self.processes.values())
+        await asyncio.gather(*own, *self._retiring)
         self.processes.clear()
 
     async def kill(self) -> None:
@@ -189,10 +200,9 @@ class EmbeddedEngine(Engine):
             future.set_exception(RefusedError(Code.CANCELLED, "the client has gone"))
 
     async def repository(self) -> Sequence[ModelState]:
-        return [
-            ModelState(name, each.model.version, "READY", "")
-            for name, each in self.processes.items()
-        ]
+        ready = [(name, each.model.version, "READY") for name, each in self.processes.items()]
+        loading = [(*each, "LOADING") for each in self.opening.items()]
+        return [ModelState(*each, reason="") for each in (*ready, *loading)]
 
     async def load(self, model: str) -> None:
         known = {each.parent.name for each in self.folder.glob(f"*/{CONFIG_NAME}")}
@@ -206,7 +216,7 @@ class EmbeddedEngine(Engine):
     async def unload(self, model: str) -> None:
         self.unloaded.add(model)
         if (worker := self.processes.pop(model, None)) is not None:
-            await self._retire(worker)
+            await self._retired(worker)
 
     async def _replace(self, name: str) -> None:
         """Start the process of a model, and then let a former one end. Raises as `_open`."""
@@ -214,7 +224,14 @@ class EmbeddedEngine(Engine):
         former, self.processes[name] = self.processes.get(name), fresh
         self.unloaded.discard(name)
         if former is not None:
-            await self._retire(former)
+            await self._retired(former)
+
+    async def _retired(self, worker: WorkerProcess) -> None:
+        """Retire a process, also if the caller is cancelled meanwhile."""
+        task = asyncio.create_task(self._retire(worker))
+        self._retiring.add(task)
+        task.add_done_callback(self._retiring.discard)
+        await asyncio.shield(task)
 
     async def _open(self, name: str) -> WorkerProcess:
         """Start the process of a model, and return once it is ready.
@@ -224,6 +241,13 @@ class EmbeddedEngine(Engine):
         """
         config = read_model_config(self.folder / name / CONFIG_NAME)
         version = str(served_version(config))
+        self.opening[name] = version
+        try:
+            return await self._opened(name, version, config)
+        finally:
+            self.opening.pop(name, None)
+
+    async def _opened(self, name: str, version: str, config: ModelConfig) -> WorkerProcess:
         model = model_of(config, version)
         parameters = BackendParameters.from_model_config(model.config)
         ours, theirs = socket.socketpair()
@@ -308,12 +332,13 @@ class EmbeddedEngine(Engine):
             self._ended.put_nowait(f"the process of model {name!r} ended, status {status}")
 
     async def _retire(self, worker: WorkerProcess) -> None:
-        """Let a process answer its requests, then end."""
+        """Let a process answer its requests, as long as it answers any, then end."""
         worker.is_retired = True
-        if worker.waiting:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(STOP_S):
-                    await asyncio.wait(list(worker.waiting.values()))
+        while waiting := list(worker.waiting.values()):
+            first = asyncio.FIRST_COMPLETED
+            answered, _ = await asyncio.wait(waiting, timeout=STOP_S, return_when=first)
+            if not answered:
+                break
         worker.writer.close()
         try:
             async with asyncio.timeout(STOP_S):

@@ -24,6 +24,7 @@ class Code(Enum):
     CANCELLED = 499, "CANCELLED", "cancelled"
     FAILED = 500, "INTERNAL", "failed"
     UNSUPPORTED = 501, "UNIMPLEMENTED", "unsupported"
+    ENDED = 502, "UNAVAILABLE", "failed"
     UNAVAILABLE = 503, "UNAVAILABLE", "unavailable"
     LATE = 504, "DEADLINE_EXCEEDED", "late"
 
@@ -53,6 +54,13 @@ def away() -> RefusedError:
     """Return the refusal for requests while the engine restarts."""
     reason = "the model server is being restarted. Send the request again later."
     return RefusedError(Code.UNAVAILABLE, reason, RETRY_AFTER_S)
+
+
+def ended() -> RefusedError:
+    """Return the refusal for a request that the engine had when it ended. It may be what ended it,
+    so a client or proxy that sends it again after every restart must not take it for `away`."""
+    reason = "the model server is not healthy: it ended while it had this request, maybe by it."
+    return RefusedError(Code.ENDED, reason)
 
 
 @dataclass(frozen=True)

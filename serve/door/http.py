@@ -385,7 +385,8 @@ class Admin:
     async def load(self, request: Request) -> Response:
         if (await self._body(request, LoadBody)).parameters:
             raise invalid("models are loaded from their folder, without parameters.")
-        await self.door.engine.load(request.path_params["model"])
+        loading = self.door.engine.load(request.path_params["model"])
+        await unless_gone(asyncio.ensure_future(loading), request.receive)
         return Response()
 
     async def unload(self, request: Request) -> Response:

@@ -13,10 +13,10 @@ import asyncio
 import http.client
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import grpc
 import numpy as np
@@ -34,6 +34,7 @@ from serve.door.engine import (
     ModelState,
     RefusedError,
     away,
+    ended,
     model_of,
 )
 from serve.repository import model_names
@@ -42,6 +43,8 @@ from serve.server.triton_process import LOOPBACK, Triton, checked_token
 from serve.wire import CANDIDATE_SUFFIX, ENCODER_NAME, GRPC_ADMIN_HEADER, Tensor
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 POLL_S = 0.05
 LAUNCHES = 3
@@ -66,6 +69,8 @@ CODES: Mapping[grpc.StatusCode, Code] = {
     grpc.StatusCode.UNAVAILABLE: Code.UNAVAILABLE,
 }
 """Codes for Triton's statuses; other statuses are failures."""
+UNSENT = "failed to connect"
+"""Start of grpcio's message for a call that was not sent."""
 RESTRICTED = "This protocol is restricted"
 """Start of Triton's refusal of a request without the token."""
 
@@ -89,7 +94,8 @@ class AskedTriton(Engine):
         self.ended: asyncio.Future[None] | None = None
         self._models: dict[str, Model] = {}
         self._calls: dict[int, asyncio.Task[tuple[Tensor, ...]]] = {}
-        self._abandoned: set[asyncio.Task[None]] = set()
+        self._further: set[asyncio.Task[None]] = set()
+        """Calls that go on without a caller."""
 
     def _open(self, address: str) -> None:
         self.channel = grpc.aio.insecure_channel(address, CHANNEL)
@@ -117,13 +123,8 @@ class AskedTriton(Engine):
     async def infer(self, request: InferRequest) -> tuple[Tensor, ...]:
         call = asyncio.create_task(self._ask(request))
         self._calls[request.number] = call
-        call.add_done_callback(lambda done: self._forget(request.number, done))
-        return await asyncio.shield(call)
-
-    def _forget(self, number: int, done: asyncio.Task[tuple[Tensor, ...]]) -> None:
-        self._calls.pop(number, None)
-        if not done.cancelled():
-            done.exception()  # read even if nobody waits for it
+        call.add_done_callback(lambda done: self._calls.pop(request.number, None))
+        return await _answer_of(call)
 
     async def _ask(self, request: InferRequest) -> tuple[Tensor, ...]:
         message = self._message(request.model, request.inputs)
@@ -167,9 +168,14 @@ class AskedTriton(Engine):
         message = self._message(request.model, inputs)
         message.parameters[ABANDON].int64_param = request.number
         message.parameters[CALLER].string_param = request.caller
-        task = asyncio.create_task(self._say(message))
-        self._abandoned.add(task)
-        task.add_done_callback(self._abandoned.discard)
+        self._start(self._say(message))
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Start work that goes on even if nobody waits for it."""
+        task = asyncio.create_task(work)
+        self._further.add(task)
+        task.add_done_callback(self._further.discard)
+        return task
 
     async def _say(self, message: Any) -> None:
         """Send a request, and ignore the answer."""
@@ -197,10 +203,11 @@ class AskedTriton(Engine):
         code, reason = CODES.get(error.code(), Code.FAILED), error.details() or str(error.code())
         if code is not Code.UNAVAILABLE:
             return RefusedError(code, reason)
-        is_connected = self.channel is not None and (
+        if self.channel is not None and (
             self.channel.get_state() is grpc.ChannelConnectivity.READY
-        )
-        return RefusedError(Code.UNAVAILABLE, reason, RETRY_AFTER_S) if is_connected else away()
+        ):
+            return RefusedError(Code.UNAVAILABLE, reason, RETRY_AFTER_S)
+        return away() if reason.startswith(UNSENT) else ended()
 
     async def _states(self) -> Sequence[ModelState]:
         index = await self._answer(self.stub.RepositoryIndex, messages.RepositoryIndexRequest())
@@ -224,6 +231,22 @@ class AskedTriton(Engine):
             if "artifact" in config.parameters:
                 models[name] = model_of(config, str(version))
         self._models = models
+
+
+async def _answer_of(call: asyncio.Task[T]) -> T:
+    """Return the result of a call, which goes on if its caller is cancelled.
+
+    Raises:
+        RefusedError: the call failed, or its channel was closed meanwhile, which cancels it.
+    """
+    # retrieved even if nobody waits, since asyncio reports errors that are not
+    call.add_done_callback(lambda done: done.cancelled() or done.exception())
+    try:
+        return await asyncio.shield(call)
+    except asyncio.CancelledError:
+        if call.cancelled():
+            raise ended() from None
+        raise
 
 
 class TritonEngine(AskedTriton):
@@ -332,6 +355,9 @@ class TritonEngine(AskedTriton):
         return await self._states()
 
     async def load(self, model: str) -> None:
+        await _answer_of(self._start(self._load(model)))
+
+    async def _load(self, model: str) -> None:
         # from its folder, without files or settings from a request
         request = messages.RepositoryModelLoadRequest(model_name=model)
         try:
@@ -342,6 +368,9 @@ class TritonEngine(AskedTriton):
             await self._refresh()
 
     async def unload(self, model: str) -> None:
+        await _answer_of(self._start(self._unload(model)))
+
+    async def _unload(self, model: str) -> None:
         request = messages.RepositoryModelUnloadRequest(model_name=model)
         try:
             await self._answer(self.stub.RepositoryModelUnload, request)

@@ -21,6 +21,7 @@ from bertender.core.errors import ServingError
 from bertender.models.classifier import Classifier
 from bertender.text.batch import Example
 from serve.config import ServeConfig
+from serve.door import embedded
 from serve.door.embedded import EmbeddedEngine
 from serve.door.engine import Code, InferRequest, RefusedError
 from serve.repository import write_repository
@@ -128,6 +129,40 @@ def test_a_model_is_loaded_again_while_requests_come(alone: Path) -> None:
     while_running(alone, use)
 
 
+def test_a_loading_that_is_given_up_leaves_the_served_model(alone: Path) -> None:
+    async def use(engine: EmbeddedEngine) -> None:
+        before = engine.processes["classifier"].process.pid
+        loading = asyncio.create_task(engine.load("classifier"))
+        while [each.state for each in await engine.repository()] != ["READY", "LOADING"]:
+            await asyncio.sleep(0.01)
+        loading.cancel()
+        await asyncio.wait({loading})
+        assert [each.state for each in await engine.repository()] == ["READY"]
+        assert engine.processes["classifier"].process.pid == before
+        assert {each.pid for each in psutil.Process().children()} == {before}
+        assert await engine.infer(request_of(("saw",)))
+
+    while_running(alone, use)
+
+
+def test_one_that_is_replaced_answers_what_it_has(
+    alone: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if that takes long, as long as it answers any."""
+    monkeypatch.setattr(embedded, "STOP_S", 0.5)
+
+    async def use(engine: EmbeddedEngine) -> None:
+        requests = [request_of(*[("saw " * 18,)] * 16) for _ in range(600)]
+        asked = [asyncio.create_task(engine.infer(each)) for each in requests]
+        await asyncio.sleep(0)
+        former = engine.processes["classifier"]
+        await engine._replace("classifier")
+        assert former.process.returncode == 0
+        assert all(isinstance(each, tuple) for each in await asyncio.gather(*asked))
+
+    while_running(alone, use)
+
+
 def test_the_death_of_a_process_is_told_and_its_requests_are_refused(alone: Path) -> None:
     async def use(engine: EmbeddedEngine) -> None:
         process = engine.processes["classifier"].process
@@ -136,9 +171,12 @@ def test_the_death_of_a_process_is_told_and_its_requests_are_refused(alone: Path
         await asyncio.sleep(0)
         os.kill(process.pid, signal.SIGKILL)
         assert await engine.died() == "the process of model 'classifier' ended, status -9"
-        with pytest.raises(RefusedError) as refused:
+        with pytest.raises(RefusedError, match="it ended while it had this request") as refused:
             await asked
-        assert refused.value.code is Code.UNAVAILABLE and not engine.is_ready()
+        assert refused.value.code is Code.ENDED and not engine.is_ready()
+        with pytest.raises(RefusedError) as away:
+            await engine.infer(request_of(("saw",)))
+        assert away.value.code is Code.UNAVAILABLE
         await engine.kill()
         await engine.start()
         assert await engine.infer(request_of(("saw",)))
@@ -157,10 +195,11 @@ def test_a_process_that_is_about_to_end_takes_no_request(alone: Path) -> None:
         await asyncio.sleep(0)
         worker.writer.close()
         engine.abandon(asked)
-        for waiting in (answer, engine.infer(request_of(("saw",)))):
+        further = engine.infer(request_of(("saw",)))
+        for waiting, code in ((answer, Code.ENDED), (further, Code.UNAVAILABLE)):
             with pytest.raises(RefusedError) as refused:
                 await asyncio.wait_for(waiting, 10)
-            assert refused.value.code is Code.UNAVAILABLE
+            assert refused.value.code is code
         os.kill(worker.process.pid, signal.SIGCONT)
 
     while_running(alone, use, uvloop.new_event_loop)

@@ -97,6 +97,24 @@ def test_one_whose_supervisor_is_told_to_end_is_away_and_starts_again(
     with_engine(onnx_artifact, use)
 
 
+def test_a_request_whose_connection_is_given_up_is_refused(onnx_artifact: Artifact) -> None:
+    async def use(engine: TritonEngine) -> None:
+        assert engine.triton.supervisor is not None
+        stopped = psutil.Process(engine.triton.supervisor.pid).children(recursive=True)
+        for each in stopped:
+            each.suspend()
+        asked = asyncio.create_task(engine.infer(request_of(b"apple saw")))
+        await asyncio.sleep(0.1)
+        await engine._close()
+        with pytest.raises(RefusedError) as refused:
+            await asked
+        assert refused.value.code is Code.ENDED
+        for each in stopped:
+            each.resume()
+
+    with_engine(onnx_artifact, use)
+
+
 def test_an_unloaded_model_stays_away_after_a_restart(onnx_artifact: Artifact) -> None:
     async def use(engine: TritonEngine) -> None:
         await engine.unload("classifier")
