@@ -119,7 +119,7 @@ SYSTEMS: Mapping[str, System] = {
     "static": System("Static embeddings", "", {"method": "static"}),
     "heads": System("Two of five heads pruned", "1905.10650", {"heads": 0.4}, stage="prune"),
 }
-"""Name -> system. Any may start from an encoder of `--students`: that of `small-vocab-192` is one of
+"""Name -> system. Any may start from an encoder of `--students`: `small-vocab-192` from one of
 `bertender distill-general --method small-vocab --hidden-size 192`."""
 
 CONTROL = "hard"

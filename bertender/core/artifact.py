@@ -131,7 +131,7 @@ class Artifact:
         known = task.labels[: len(own.labels)], task.problem_type
         if own.source or (own.labels, own.problem_type) != known:
             return self
-        task = task.model_copy(update={"calibration": own.calibration})
+        task = task.model_copy(update={"calibration": own.calibration, "fitted": own.fitted})
         return replace(self, card=self.card.model_copy(update={"task": task}))
 
     @property

@@ -71,8 +71,10 @@ class Ndcg(RankingMetric):
         return self._gain(relevances) / self._gain(np.sort(relevances)[::-1])
 
     def _gain(self, relevances: FloatArray) -> float:
-        first = relevances[: self.most]
-        return float(((2.0**first - 1) / np.log2(2 + np.arange(len(first)))).sum())
+        """Return the gain as a share of 2^largest, which may be beyond any number."""
+        first, largest = relevances[: self.most], relevances.max()
+        gains = 2.0 ** (first - largest) - 2.0**-largest
+        return float((gains / np.log2(2 + np.arange(len(first)))).sum())
 
 
 class ReciprocalRank(RankingMetric):

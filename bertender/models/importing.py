@@ -65,7 +65,12 @@ from bertender.problems.regression import REGRESSION
 from bertender.problems.sentence_embedding import SENTENCE_EMBEDDING
 from bertender.problems.single_label_classification import SINGLE_LABEL
 from bertender.problems.token_classification import TOKEN_CLASSIFICATION
-from bertender.text.tokenizer import load_tokenizer, longest_input, save_tokenizer
+from bertender.text.tokenizer import (
+    load_tokenizer,
+    longest_input,
+    save_tokenizer,
+    states_longest_input,
+)
 
 if TYPE_CHECKING:  # slow imports that artifacts do not need
     from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
@@ -739,8 +744,8 @@ def _tokenizer(found: FinishedModel, head: _Head, inputs: Sequence[str]) -> PreT
                 "tokenizer_config.json, and pad_token_id to config.json."
             )
     longest = longest_input(tokenizer)
-    if head.vector is not None and head.vector.max_length:
-        longest = min(longest, head.vector.max_length)
+    if head.vector is not None and (most := head.vector.max_length):
+        longest = min(longest, most) if states_longest_input(tokenizer) else most
     named = tokenizer.model_input_names
     return load_tokenizer(  # only settings given at loading are saved
         found.folder,

@@ -20,6 +20,14 @@ logger = logging.getLogger(__name__)
 
 MODULES_NAME = "modules.json"
 TRANSFORMER_NAME = "sentence_bert_config.json"
+TRANSFORMER_NAMES = (
+    TRANSFORMER_NAME,
+    *(
+        f"sentence_{family}_config.json"
+        for family in ("roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
+    ),
+)
+"""Names of the same file, by the versions that wrote it; the first that is there counts."""
 PROMPTS_NAME = "config_sentence_transformers.json"
 POOLING_NAME = "1_Pooling/config.json"
 
@@ -97,7 +105,7 @@ def read_settings(folder: Path) -> VectorSettings:
             folder,
             ", ".join(map(repr, known)),
         )
-    tokens = _object(folder / TRANSFORMER_NAME)
+    tokens = next(filter(None, (_object(folder / name) for name in TRANSFORMER_NAMES)), {})
     if tokens.get("do_lower_case"):
         _check_lower_case(folder)
     pooling = _object(folder / pooling_file(folder))

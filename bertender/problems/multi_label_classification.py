@@ -18,7 +18,14 @@ import numpy.typing as npt
 from bertender.metrics.calibration import log_sigmoid, on_curve
 from bertender.metrics.targets import NO_LABEL
 from bertender.problems.problem import Constant, IntArray, Outputs, Tensor, Tensors, TextProblem
-from bertender.problems.reading import CellError, Columns, checked_text, shown, usable_cell
+from bertender.problems.reading import (
+    CellError,
+    Columns,
+    checked_text,
+    shown,
+    usable_cell,
+    whole_number,
+)
 from bertender.text.batch import Example
 
 SEPARATOR = re.compile(r"[,;|]")
@@ -206,7 +213,7 @@ def _listed(cell: str, column: str) -> Any:
 
 def _is_yes(values: Mapping[str, object], column: str) -> bool:
     value = usable_cell(values, column)
-    text = f"{value:g}" if isinstance(value, float) else str(value).strip().lower()
+    text = whole_number(value).lower()
     if text not in YES_OR_NO:
         raise CellError(column, f"{shown(value)} is not a truth value. Give 0 or 1")
     return YES_OR_NO[text]

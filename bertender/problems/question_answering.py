@@ -38,6 +38,7 @@ from bertender.problems.reading import (
     text_of_cell,
     usable_cell,
     visible_text,
+    whole_number,
 )
 from bertender.text.batch import NO_WORD, Batch, Example, Tokenize
 from bertender.text.windows import MOST_CHARACTERS, NO_ANSWER, TokenizeContextWindows, span_of
@@ -140,7 +141,7 @@ def _text(value: object, column: str) -> str:
 
 
 def _whole_number(value: object, column: str) -> int:
-    text = f"{value:g}" if isinstance(value, float) else str(value).strip()
+    text = whole_number(value)
     if isinstance(value, bool) or not text.isdecimal():
         raise CellError(column, f"{shown(value)} is not an index of a character")
     return int(text)

@@ -234,6 +234,17 @@ def usable_cell(values: Mapping[str, object], column: str) -> object:
     return value
 
 
+def whole_number(value: object) -> str:
+    """Return a cell as text, a whole number without a fraction: pandas writes 8 as 8.0 into a
+    column with empty cells."""
+    text = str(value).strip()
+    try:
+        number = float(text)
+    except ValueError:
+        return text
+    return str(int(number)) if number.is_integer() else text
+
+
 def shown(value: object) -> str:
     """Return a value for a message, shortened."""
     whole = repr(value)

@@ -243,9 +243,12 @@ class Scorer:
                     f"{classifier.name} predicts {encoded.examples[number]!r} with NaN or infinite "
                     "logits. Train or export the model again."
                 )
-        labels = np.array([label.encode() for label in classifier.labels], dtype=np.object_)
-        # the number of choices may differ between examples
-        groups = [[number] for number in found] if problem.places_are_labels else [[*found]]
+        names, groups = classifier.labels, [[*found]]
+        if problem.places_are_labels:  # the number of choices may differ between examples
+            groups = [[number] for number in found]
+            most = max((len(each) for each in encoded.texts), default=0)
+            names = tuple(map(str, range(max(most, len(names)))))
+        labels = np.array([label.encode() for label in names], dtype=np.object_)
         predictions: dict[int, Prediction] = {}
         for numbers in filter(None, groups):
             examples = [encoded.examples[number] for number in numbers]

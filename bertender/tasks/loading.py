@@ -10,6 +10,7 @@ import logging
 import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from textwrap import shorten
 from typing import Any
@@ -328,7 +329,10 @@ def load_files(config: TaskConfig, *, has_model: bool = False) -> Task:
     first = read_labelled(tables[0], text_columns, label_column, problem)
     beside = first.examples[0]
     more = [read_labelled(each, text_columns, label_column, problem, beside) for each in tables[1:]]
-    labels = label_names(first, several=not has_model)
+    known = first
+    if has_model:  # the files may lack a label, each another one
+        known = replace(first, labels=tuple(chain(first.labels, *(each.labels for each in more))))
+    labels = label_names(known, several=not has_model)
     problem = problem.of_labels(labels)
     if problem is SINGLE_LABEL and config.problem_type is None and not has_model:
         check_classes(first)
@@ -468,6 +472,12 @@ def _distinct_columns(config: TaskConfig, problem: Problem[Any], there: Sequence
     label = _column(config, "label_column", usual.label, there)
     if problem.reads_pairs and label not in there and not config.is_explicit("label_column"):
         label = ""
+        if more := [name for name in there if name not in (first, *pair)]:
+            logger.warning(
+                "there is no column %r, so all pairs are taken to belong together. If one of these "
+                "has similarities, name it by --label-column: %s",
+                *(usual.label, ", ".join(more)),
+            )
     columns = Columns((first, *pair), label)
     labels = problem.label_columns(label)
     if len({*columns.texts, *labels}) < len(columns.texts) + len(labels):

@@ -190,8 +190,13 @@ def _load_parts(backend: RustTokenizer, source: str, revision: str | None) -> No
 
 def longest_input(tokenizer: PreTrainedTokenizerBase | FileTokenizer) -> int:
     """Return the longest input in tokens; 512 for tokenizers that do not state it."""
-    stated = tokenizer.model_max_length
-    return int(stated) if stated < 10**6 else LONGEST_INPUT_BY_DEFAULT
+    stated = int(tokenizer.model_max_length)
+    return stated if states_longest_input(tokenizer) else LONGEST_INPUT_BY_DEFAULT
+
+
+def states_longest_input(tokenizer: PreTrainedTokenizerBase | FileTokenizer) -> bool:
+    """Return whether a tokenizer states its longest input: some have a number beyond any."""
+    return int(tokenizer.model_max_length) < 10**6
 
 
 def stated_longest_input(directory: Path) -> int | None:

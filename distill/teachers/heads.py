@@ -63,7 +63,8 @@ def fit_head(
     head = {key for key in model.state_dict() if not key.startswith(prefix)}
     if head <= {*report["missing_keys"]}:
         return  # no head
-    theirs = [*(open_pretrained(AutoConfig, source).id2label or {}).values()]
+    names = open_pretrained(AutoConfig, source).id2label or {}
+    theirs = [names[number] for number in sorted(names)]  # a file may have "10" before "2"
     if theirs == [*outputs]:
         return
     anew = (source, len(theirs), listed(theirs), len(outputs), listed(outputs))

@@ -104,6 +104,8 @@ def test_a_finished_model_is_opened_and_may_give_no_answer(tmp_path: Path) -> No
     task = artifact.card.task
     assert (task.problem_type, task.labels) == ("question_answering", ("start", "end"))
     assert (task.text_columns, task.fitted) == (("question", "context"), {"no_answer": 0.0})
+    of_data = task.model_copy(update={"source": {"dev": "dev.json"}, "fitted": {}})
+    assert artifact.of_task(of_data).card.task.fitted == {"no_answer": 0.0}, "for the data, too"
     example = ("number 1", "apple pear plum")
     (own,) = open_classifier(artifact).outputs([example])
     tokens = tokenizer(*example, return_tensors="pt")

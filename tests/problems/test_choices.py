@@ -22,6 +22,7 @@ from bertender.models.sequence_scorers import CHOICE_HEADS, scorer_of
 from bertender.problems.multiple_choice import MULTIPLE_CHOICE
 from bertender.problems.problem import Outputs
 from bertender.recipes.recorded_task import recorded_task
+from bertender.scoring.scorer import Scorer
 from bertender.tasks.loading import load_task
 from bertender.tasks.task import TaskConfig
 from bertender.text.tokenizer import open_tokenizer
@@ -206,6 +207,10 @@ def test_a_finished_model_takes_any_number_of_choices(tmp_path: Path) -> None:
     assert judged.card.task.labels == ("0", "1")
     score, predictions = evaluate(open_classifier(judged), task.dev, task.metric)
     assert (score.n, len(predictions)) == (3, 3)
+    predicted = Scorer(made)([("q", "red", "green"), ("q", "red", "green", "blue")])
+    assert [{*each} for each in predicted] == [{"predicted", "score"}] * 2
+    chosen = open_classifier(judged).logits([("q", "red", "green")])[0].argmax()
+    assert predicted[0]["predicted"] == str(chosen)
     named = import_model(tmp_path / "choices", tmp_path / "named", labels=("0", "1", "2"))
     assert named.card.task.text_columns == ("question", "choice_0", "choice_1", "choice_2")
     again = open_artifact(plain_copy(named, tmp_path / "again"))

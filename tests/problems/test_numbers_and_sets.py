@@ -38,6 +38,7 @@ from bertender.text.batch import keep_text
 from bertender.training.examples import token_dataset
 from bertender.training.heads import HEADS
 from bertender.training.heads.numbers import output_layer
+from bertender.training.heads.texts import LABEL_PADDING
 from distill.distillation.config import DistillConfig
 from distill.distillation.distiller import distill
 from distill.finetuning.baseline import train_bag_of_words
@@ -112,6 +113,9 @@ def test_each_label_may_have_a_column(tmp_path: Path) -> None:
     settings: dict[str, Any] = {"text_column": "Tweet", "label_column": "joy,anger"}
     task = loaded(path, "multi_label_classification", **settings)
     assert task.train.label_ids == ((1,), (0, 1), ())
+    floats = write(tmp_path / "c.tsv", "Tweet\tjoy\tanger\none\t1.0\t0.0\ntwo\t1.0\t1.0\n")
+    same = loaded(floats, "multi_label_classification", **settings)
+    assert same.train.label_ids == ((1,), (0, 1))
     wrong = write(tmp_path / "b.tsv", "Tweet\tjoy\tanger\none\t1\t0\ntwo\t1\tyes\n")
     with pytest.raises(DataError, match="line 3, column 'anger': 'yes' is not a truth value"):
         loaded(wrong, "multi_label_classification", **settings)
@@ -245,6 +249,9 @@ def test_what_nobody_labelled_has_no_part_in_the_loss() -> None:
     of_sets = torch.tensor([[0.5, -1.0], [4.0, 4.0]])
     one, both = torch.tensor([[0]]), torch.tensor([[0], [NO_LABEL]])
     assert sets.hard_loss(of_sets, {"labels": both}) == sets.hard_loss(of_sets[:1], {"labels": one})
+    left = torch.tensor([[0, 1], [LABEL_PADDING, NO_LABEL]])  # padded as its tokenizer pads
+    alone = sets.hard_loss(of_sets[:1], {"labels": left[:1]})
+    assert sets.hard_loss(of_sets, {"labels": left}) == alone
 
 
 def test_teachers_of_sets_give_their_mean_probability() -> None:

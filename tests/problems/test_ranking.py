@@ -181,6 +181,11 @@ def test_the_scores_are_those_of_the_literature() -> None:
     assert score("recall_at_5", made, given).value == 1.0
 
 
+def test_a_relevance_may_be_a_count() -> None:
+    assert score("ndcg_at_10", [(5000.0, 0.0)], [(1.0, 0.0)]).value == 1.0
+    assert score("ndcg_at_10", [(0.0, 5000.0)], [(1.0, 0.0)]).value == pytest.approx(1 / np.log2(3))
+
+
 def test_equal_scores_keep_the_order_given() -> None:
     assert score("mean_reciprocal_rank", [(0.0, 1.0, 0.0)], [(1.0, 1.0, 1.0)]).value == 0.5
     undefined = score("ndcg_at_10", [(1.0, 1.0)], [(0.0, 1.0)]).undefined

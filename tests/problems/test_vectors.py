@@ -28,6 +28,7 @@ from bertender.models.classifier import open_classifier
 from bertender.models.importing import open_artifact
 from bertender.models.sentence_files import (
     POOLINGS,
+    TRANSFORMER_NAME,
     VectorSettings,
     read_settings,
     write_settings,
@@ -103,11 +104,16 @@ def test_pairs_are_read_with_their_similarity(tmp_path: Path) -> None:
     assert (task.labels, task.metric) == (("embedding",), "cosine_spearman")
 
 
-def test_pairs_without_a_number_belong_together(tmp_path: Path) -> None:
+def test_pairs_without_a_number_belong_together(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     path = write(tmp_path / "a.tsv", "query\tpassage\na b\tc d\ne\tf\n")
     task = loaded(path, text_column="query", pair_column="passage")
     assert all(map(math.isinf, task.train.label_ids))
-    assert task.metric == "recall_at_1"
+    assert task.metric == "recall_at_1" and not caplog.text
+    other = write(tmp_path / "b.csv", "sentence1,sentence2,closeness\na,b,0.2\n")
+    loaded(other)
+    assert "belong together" in caplog.text and "--label-column: closeness" in caplog.text
     with pytest.raises(DataError, match="no column 'grade'"):
         loaded(path, text_column="query", pair_column="passage", label_column="grade")
 
@@ -424,6 +430,7 @@ REFUSED: dict[str, tuple[str, Any, str]] = {
     "two poolings": ("1_Pooling/config.json", {"pooling_mode": ["mean", "cls"]}, "mean and cls"),
     "a prompt": ("config_sentence_transformers.json", {"default_prompt_name": "query"}, "prompt"),
     "lower case": ("sentence_bert_config.json", {"do_lower_case": True}, "lower case"),
+    "an older name": ("sentence_roberta_config.json", {"do_lower_case": True}, "lower case"),
 }
 
 
@@ -431,6 +438,7 @@ REFUSED: dict[str, tuple[str, Any, str]] = {
 def test_what_would_give_other_vectors_is_refused(name: str, tmp_path: Path) -> None:
     file, content, said = REFUSED[name]
     write_settings(tmp_path, VectorSettings(), 16)
+    (tmp_path / TRANSFORMER_NAME).unlink()
     write(tmp_path / file, json.dumps(content))
     with pytest.raises(ModelError, match=said):
         read_settings(tmp_path)

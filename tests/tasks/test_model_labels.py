@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bertender.core.errors import ConfigError
+from bertender.core.errors import ConfigError, DataError
 from bertender.tasks.loading import load_task
 from bertender.tasks.task import Split, Task, TaskConfig, with_model_labels
 
@@ -88,6 +88,17 @@ def test_columns_of_labels_are_matched_in_the_order_that_is_named(
         load_task(config, has_model=True), unnamed, task.source["label_map"], "it"
     )
     assert again.dev == task.dev
+
+
+def test_each_file_may_lack_a_label_of_the_model(tmp_path: Path) -> None:
+    train, dev = tmp_path / "train.csv", tmp_path / "dev.csv"
+    train.write_text("text,label\n" + "one,a\ntwo,b\n" * 5)
+    dev.write_text("text,label\n" + "three,b\nfour,c\n" * 5)
+    config = TaskConfig.parse({"train": train, "dev": dev, "select": 0})
+    task = with_model_labels(load_task(config, has_model=True), ("a", "b", "c"), None, "theirs")
+    assert task.dev.label_ids[:2] == (1, 2)
+    with pytest.raises(DataError, match="label 'c' is not one of the labels"):
+        load_task(config)
 
 
 def test_equal_names_say_and_record_nothing(caplog: pytest.LogCaptureFixture) -> None:

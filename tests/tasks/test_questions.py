@@ -66,7 +66,7 @@ def test_answers_come_in_lists(form: str, tmp_path: Path) -> None:
 
 def test_a_table_has_an_answer_a_row(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
-    lines = ("question,context,answer,answer_start", 'Which?,"Paris, France",Paris,0')
+    lines = ("question,context,answer,answer_start", 'Which?,"Paris, France",Paris,0.0')
     path.write_text("\n".join([*lines, 'Who?,"Paris, France",,\n']), encoding="utf-8")
     task = loaded(path, problem_type="question_answering")
     assert task.train.label_ids == ((("Paris", 0),), ())

@@ -111,7 +111,7 @@ class SetHead(TextHead):
             reduction="none",
             pos_weight=torch.tensor(how.weights, device=logits.device) if how.weights else None,
         )
-        known = numbers[:, 0] != NO_LABEL
+        known = (numbers != NO_LABEL).all(-1)  # padding may be on the left
         return (losses.mean(-1) * known).sum() / divisor(known.sum().float())
 
     def balanced(self, task: Task) -> tuple[float, ...]:

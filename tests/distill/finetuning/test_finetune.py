@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -184,6 +186,21 @@ def test_the_head_of_another_task_is_said(
     load_classifier(str(trained_teacher.path), labels)
     found = [line for line in caplog.messages if line.startswith("the head of")]
     assert len(found) == (said is not None) and all(re.search(said or "", line) for line in found)
+
+
+def test_labels_have_the_order_of_their_numbers(trained_teacher: Artifact, tmp_path: Path) -> None:
+    """A file sorted by its keys as text has "10" before "2"."""
+    shutil.copytree(trained_teacher.path, tmp_path / "teacher")
+    file = tmp_path / "teacher" / "config.json"
+    config = json.loads(file.read_text())
+    config["id2label"] = {number: config["id2label"][number] for number in ("1", "0")}
+    file.write_text(json.dumps(config))
+    labels = trained_teacher.card.task.labels
+    before, after = (
+        load_classifier(str(folder), labels)[0].state_dict()
+        for folder in (trained_teacher.path, file.parent)
+    )
+    torch.testing.assert_close(after, before)
 
 
 LABELS = ("World", "Sports", "Business", "Tech")
