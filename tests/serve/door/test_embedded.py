@@ -141,8 +141,9 @@ def test_a_loading_that_is_given_up_leaves_the_served_model(alone: Path) -> None
         await asyncio.wait({loading})
         assert [each.state for each in await engine.repository()] == ["READY"]
         assert engine.processes["classifier"].process.pid == before
-        workers = [each for each in psutil.Process().children() if WORKER in each.cmdline()]
-        assert [each.pid for each in workers] == [before]
+        found = [each.info for each in psutil.process_iter(["pid", "ppid", "cmdline"])]
+        own = [each for each in found if each["ppid"] == os.getpid()]
+        assert [each["pid"] for each in own if WORKER in (each["cmdline"] or ())] == [before]
         assert await engine.infer(request_of(("saw",)))
 
     while_running(alone, use)
