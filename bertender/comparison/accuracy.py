@@ -306,6 +306,9 @@ def score_findings(
     return ScoreFindings(
         chosen_on=task.chosen_on,
         score=own.value,
+        metric=own.metric,
+        task=task.name,
+        n=own.n,
         undefined=own.undefined,
         scores={each.metric: each.value for each in found.scores if each.undefined is None},
         constant=found_constant(task, task.dev, predictions),

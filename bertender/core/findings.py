@@ -54,6 +54,11 @@ class ScoreFindings(Part):
 
     chosen_on: ChosenOn = Field(description="the validation texts")
     score: float = Field(description="held-out, by the metric of the task")
+    metric: str | None = Field(
+        None, description="of `score`; of older cards None, and that of the artifact's task"
+    )
+    task: str | None = Field(None, description="name of the task of these texts; likewise")
+    n: int | None = Field(None, description="what `score` counts; None of older cards")
     undefined: str | None = Field(
         None, description="why that metric says nothing about these texts, where its value is 0"
     )

@@ -23,9 +23,10 @@ from bertender.comparison.records import (
 )
 from bertender.comparison.table import MEGABYTE, NOISY, is_noisy, marked, number, short
 from bertender.core.artifact import IMPORT_STAGE, Artifact, lineage
-from bertender.core.card import CARD_NAME
+from bertender.core.card import CARD_NAME, TaskRecord
 from bertender.core.config import Config
 from bertender.core.errors import DataError
+from bertender.core.findings import ScoreFindings
 from bertender.core.progress import visible
 from bertender.metrics.metric import CONFIDENCE
 from bertender.models.onnx_session import ONNX_NAME
@@ -91,6 +92,46 @@ class Measured:
     row: ComparisonRow
 
 
+@dataclass(frozen=True)
+class HeldOutScore:
+    """A held-out score, and the texts that it is of."""
+
+    metric: str
+    task: str
+    """Name of the task of the texts."""
+    value: float
+    n: int | None = None
+    interval: tuple[float, float] | None = None
+    undefined: str | None = None
+
+    @classmethod
+    def of_row(cls, measured: Measured) -> HeldOutScore:
+        """Return the score of a row of a comparison."""
+        score, task = measured.row.score, measured.comparison.circumstances.task
+        interval = score.low, score.high
+        return cls(score.metric, task, score.value, score.n, interval, score.undefined)
+
+    @classmethod
+    def of_findings(cls, scores: ScoreFindings, task: TaskRecord) -> HeldOutScore:
+        """Return the score on a card, whose task's metric and name older findings lack."""
+        metric = scores.metric or task.metric
+        interval = _wilson(metric, scores.score, scores.n)
+        name = scores.task or task.name
+        return cls(metric, name, scores.score, scores.n, interval, scores.undefined)
+
+    def line(self, own_task: str, of: str = "") -> str:
+        """Return a line of a table.
+
+        Args:
+            own_task: task of the artifact; another one is named.
+            of: model of the score, if it is not the artifact's own.
+        """
+        texts = "" if self.task == own_task else f" of task {_code(self.task)}"
+        between = f" [{self.interval[0]:.3f}, {self.interval[1]:.3f}]" if self.interval else ""
+        value = f"{number(self.value)}{between}" + (f", n = {self.n}" if self.n else "")
+        return f"| {self.metric}, held-out texts{texts}{of} | {self.undefined or value} |"
+
+
 def model_card(artifact: Artifact, config: ModelCardConfig, repository: str = SOMEWHERE) -> str:
     """Return the text of an artifact's README.md, metadata included.
 
@@ -109,14 +150,14 @@ def model_card(artifact: Artifact, config: ModelCardConfig, repository: str = SO
     pipeline = PIPELINES.get(task.problem_type)
     score = _own_score(artifact, measured)
     results = None
-    if score is not None and pipeline is not None:
+    if score is not None and score.undefined is None and pipeline is not None:
         results = [
             EvalResult(
                 task_type=pipeline,
-                dataset_type=task.name,
-                dataset_name=task.name,
-                metric_type=task.metric,
-                metric_value=round(score, 4),
+                dataset_type=score.task,
+                dataset_name=score.task,
+                metric_type=score.metric,
+                metric_value=round(score.value, 4),
             )
         ]
     data = ModelCardData(
@@ -125,7 +166,7 @@ def model_card(artifact: Artifact, config: ModelCardConfig, repository: str = SO
         pipeline_tag=pipeline,
         base_model=config.base_model or base_model(artifact),
         tags=[TAG, artifact.card.stage, artifact.card.precision],
-        metrics=[task.metric],
+        metrics=[score.metric if score else task.metric],
         model_name=name,
         eval_results=results,
     )
@@ -206,28 +247,22 @@ def _section(title: str, lines: Iterator[str]) -> list[str]:
     return ["", f"## {title}", "", *own] if own else []
 
 
-def _own_score(artifact: Artifact, measured: Measured | None) -> float | None:
+def _own_score(artifact: Artifact, measured: Measured | None) -> HeldOutScore | None:
     """Return the held-out score of the artifact itself; None if it was not measured."""
     if measured is not None:
-        score = measured.row.score
-        return None if score.undefined is not None else score.value
+        return HeldOutScore.of_row(measured)
     scores = artifact.card.findings.scores
-    return None if scores is None or scores.undefined is not None else scores.score
+    return None if scores is None else HeldOutScore.of_findings(scores, artifact.card.task)
 
 
 def _figures(artifact: Artifact, measured: Measured | None) -> Iterator[str]:
     """Yield a table of score, size and latency, and their conditions."""
     yield "| Figure | Value |"
     yield "| --- | --- |"
-    metric = artifact.card.task.metric
     if measured is not None:
-        row = measured.row
-        value = row.score.undefined or _interval(
-            row.score.value, (row.score.low, row.score.high), row.score.n
-        )
-        yield f"| {row.score.metric}, held-out texts | {value} |"
+        yield HeldOutScore.of_row(measured).line(artifact.card.task.name)
     else:
-        yield from _recorded_score(artifact, metric)
+        yield from _recorded_score(artifact)
     size = measure_size(artifact, artifact.card.findings.parameters)
     if size.millions is not None:
         yield f"| parameters | {short(size.millions)} million |"
@@ -242,19 +277,14 @@ def _figures(artifact: Artifact, measured: Measured | None) -> Iterator[str]:
         yield from _time(measured)
 
 
-def _recorded_score(artifact: Artifact, metric: str) -> Iterator[str]:
+def _recorded_score(artifact: Artifact) -> Iterator[str]:
     """Yield the score of an artifact, or that of its nearest ancestor with one."""
     known = [each for each in lineage(artifact) if isinstance(each, Artifact)]
     scored = next((each for each in known if each.card.findings.scores is not None), None)
     if scored is None or (scores := scored.card.findings.scores) is None:
         return
     of = "" if scored is artifact else f" of {_code(scored.name)}, which it was made from"
-    # stages without training do not count texts; the parent's count is the same
-    same = [each for each in known if each.card.task.data == scored.card.task.data]
-    lengths = [each.card.findings.lengths for each in same]
-    n = next((each.held_out.texts for each in lengths if each is not None), None)
-    value = scores.undefined or _interval(scores.score, _wilson(metric, scores.score, n), n)
-    yield f"| {metric}, held-out texts{of} | {value} |"
+    yield HeldOutScore.of_findings(scores, scored.card.task).line(artifact.card.task.name, of)
     if scores.chosen_on == "dev":
         yield "| settings were chosen on | these same texts, which flatters the score |"
     if scores.constant:
@@ -271,12 +301,6 @@ def _wilson(metric: str, score: float, n: int | None) -> tuple[float, float] | N
 
     interval = binomtest(round(score * n), n).proportion_ci(CONFIDENCE, method="wilson")
     return float(interval.low), float(interval.high)
-
-
-def _interval(value: float, interval: tuple[float, float] | None, n: int | None) -> str:
-    """Return a score with its interval and count, as far as they are known."""
-    between = f" [{interval[0]:.3f}, {interval[1]:.3f}]" if interval else ""
-    return f"{number(value)}{between}" + (f", n = {n}" if n else "")
 
 
 def _time(measured: Measured) -> Iterator[str]:

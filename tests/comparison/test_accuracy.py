@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from bertender.comparison.accuracy import (
     evaluate,
+    evaluate_all,
     predict,
     predict_outputs,
+    score_findings,
     text_lengths,
     word_count,
 )
@@ -58,6 +61,14 @@ def test_evaluate_scores_the_predictions() -> None:
     assert predictions.tolist() == list(split.label_ids)
     inverted, _ = evaluate(fake_classifier(answer=lambda b: -honest(b)), split, "accuracy")
     assert inverted.value == 0.0
+
+
+def test_a_recorded_score_names_its_metric_and_texts(teacher: Artifact, task: Task) -> None:
+    """A stage may score by another metric than the artifact's task, on fewer texts of another."""
+    other = replace(task, name="others", metric="macro_f1", dev=task.dev.first(20))
+    found, predictions = evaluate_all(open_classifier(teacher), other.dev, other.metric)
+    scores = score_findings(other, found, predictions)
+    assert (scores.metric, scores.task, scores.n) == ("macro_f1", "others", 20)
 
 
 def test_batches_do_not_change_a_real_models_answers(teacher: Artifact, task: Task) -> None:

@@ -41,7 +41,7 @@ def with_card(artifact: Artifact, **changes: object) -> Artifact:
 
 
 def found(**changes: Any) -> Findings:
-    scores = {"chosen_on": "selection", "score": 0.8, "scores": {}, **changes}
+    scores = {"chosen_on": "selection", "score": 0.8, "n": 100, "scores": {}, **changes}
     return Findings(scores=ScoreFindings(**scores), lengths=LENGTHS)
 
 
@@ -54,6 +54,14 @@ def metadata(text: str) -> Mapping[str, Any]:
     return dict(ModelCard(text).data.to_dict())
 
 
+def result_of(text: str) -> tuple[str, str, float]:
+    """Data set, metric and score in the metadata."""
+    (model,) = metadata(text)["model-index"]
+    (result,) = model["results"]
+    (metric,) = result["metrics"]
+    return result["dataset"]["name"], metric["type"], metric["value"]
+
+
 def test_a_score_has_its_interval_and_number(teacher: Artifact) -> None:
     """Wilson's of 80 of 100: (0.8 + z²/200 ± z sqrt(0.0016 + z²/40000)) / (1 + z²/100)."""
     made = with_card(teacher, findings=found(), max_length=32)
@@ -61,13 +69,27 @@ def test_a_score_has_its_interval_and_number(teacher: Artifact) -> None:
     assert figures(text)["accuracy, held-out texts"] == "0.8 [0.711, 0.867], n = 100"
     assert "flatters" not in text and "reads 32 tokens" in text
     assert "2 of 300 training texts are longer than 32 tokens and were cut" in text
-    (model,) = metadata(text)["model-index"]
-    assert model["results"][0]["metrics"][0]["value"] == 0.8
+    assert result_of(text) == ("toy", "accuracy", 0.8)
     skewed = ConstantFindings(label="a|tool", share=0.8, n=100, metric="accuracy")
     flattered = with_card(made, findings=found(chosen_on="dev", constant=skewed))
     text = model_card(flattered, ModelCardConfig())
     assert "these same texts, which flatters the score" in text
     assert "predicts 'a\\|tool' everywhere" in text, "the cell of a table ends at a bar"
+
+
+def test_a_score_by_another_metric_is_not_called_the_tasks(teacher: Artifact) -> None:
+    """As of `quantize --metric macro_f1 --max-dev 40`, whose source was scored by accuracy."""
+    own = found(metric="macro_f1", n=40, task="reviews")
+    text = model_card(with_card(teacher, findings=own), ModelCardConfig())
+    assert figures(text)["macro_f1, held-out texts of task `reviews`"] == "0.8, n = 40"
+    assert metadata(text)["metrics"] == ["macro_f1"]
+    assert result_of(text) == ("reviews", "macro_f1", 0.8)
+
+
+def test_an_older_score_has_no_interval(teacher: Artifact) -> None:
+    """Its card does not say how many texts there were."""
+    text = model_card(with_card(teacher, findings=found(n=None)), ModelCardConfig())
+    assert figures(text)["accuracy, held-out texts"] == "0.8"
 
 
 def test_of_a_graph_the_score_is_that_of_its_source_and_said_to_be(
@@ -86,10 +108,17 @@ def test_a_comparison_gives_score_and_time(teacher: Artifact, tmp_path: Path) ->
     comparison = compared(row)
     path = tmp_path / "table.json"
     path.write_text(comparison.model_dump_json())
-    shown = figures(model_card(teacher, ModelCardConfig(comparison=path)))
-    assert shown["accuracy, held-out texts"] == "0.8934 [0.871, 0.912], n = 872"
+    text = model_card(teacher, ModelCardConfig(comparison=path))
+    shown = figures(text)
+    assert shown["accuracy, held-out texts of task `sst2`"] == "0.8934 [0.871, 0.912], n = 872"
     assert shown["one text, median, tokenisation included"] == "9.95 ms"
     assert "2 threads, Some CPU 9000, texts of 19.6 words" in shown["timed in"]
+    assert result_of(text) == ("sst2", "accuracy", 0.8934)
+    f1 = row.score.model_copy(update={"metric": "macro_f1"})
+    row = row.model_copy(update={"score": f1})
+    path.write_text(compared(row).model_dump_json())
+    text = model_card(teacher, ModelCardConfig(comparison=path))
+    assert result_of(text) == ("sst2", "macro_f1", 0.8934)
     path.write_text(compared(TEACHER).model_dump_json())
     with pytest.raises(DataError, match=r"no row is of .*teacher \(aaaaaaaaaaaa\)"):
         model_card(teacher, ModelCardConfig(comparison=path))
