@@ -6,6 +6,7 @@ those on the card. Paths of this machine are shortened to names first.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -210,7 +211,11 @@ def _check_public(
             f"private: {repository} is there already, and is public. Make it private in its "
             "settings on the hub, or give another name."
         )
-    holding = [name for name in TEXT_FILES if name in artifact.card.files]
+    holding = [
+        name
+        for name in TEXT_FILES
+        if name in artifact.card.files and _has_texts(artifact.path / name)
+    ]
     if is_private or config.publish_texts or not holding:
         return
     raise ConfigError(
@@ -219,6 +224,12 @@ def _check_public(
         f"--private, or make the artifact again with `bertender {artifact.card.stage} "
         "--golden-texts 0`."
     )
+
+
+def _has_texts(file: Path) -> bool:
+    """Return whether a file has texts; the page of a browser bundle reads one without rows too."""
+    rows: object = json.loads(file.read_text(encoding="utf-8")).get("rows")
+    return rows != []
 
 
 def _files_before(hub: HfApi, repository: str, names: list[str]) -> set[str]:

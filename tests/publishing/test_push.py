@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import socket
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -102,6 +104,22 @@ def test_texts_of_the_task_become_public_only_where_that_is_wanted(
     push(exported, REPO, PushConfig())  # it is private already
     push(exported, "anna/open", PushConfig(publish_texts=True))
     assert not hub.repositories["anna/open"].private
+
+
+@pytest.mark.parametrize("rows", [[], [{"text": "a pear"}]])
+def test_a_browser_bundle_without_texts_may_be_public(
+    rows: list[dict[str, str]], hub: Hub, task: Task, tmp_path: Path
+) -> None:
+    """Its page reads texts.json also of a bundle made with --golden-texts 0."""
+    made = tmp_path / "bundle"
+    with new_artifact(
+        made, kind="bundle", family="bert", task=task.record(), stage="bundle", config=NoConfig(),
+        seed=0,
+    ) as draft:  # fmt: skip
+        (draft.directory / "texts.json").write_text(json.dumps({"rows": rows}))
+    refused = pytest.raises(ConfigError, match=r"texts.json holds texts of task 'toy'")
+    with refused if rows else nullcontext():
+        push(Artifact.load(made), REPO, PushConfig())
 
 
 def test_private_is_no_empty_promise(hub: Hub, placed: Artifact) -> None:
