@@ -54,7 +54,8 @@ class PushConfig(ModelCardConfig):
     )
     publish_texts: bool = Field(
         False,
-        description="put the stored texts of the task (--golden-texts) into a public repository",
+        description="put texts of the task into a public repository: stored ones (--golden-texts), "
+        "and why rows were left out (--skip-bad-rows)",
     )
 
 
@@ -112,6 +113,7 @@ def push(artifact: Artifact, repository: str, config: PushConfig, force: bool = 
                 f"{shown_names(others)}. Give --force to put the artifact among them, or another "
                 "name."
             )
+        card = _published(artifact.card, shows_texts=is_private or config.publish_texts)
         if there is None:
             hub.create_repo(repository, private=config.private)
         removed = sorted((before & {*names}) - own)
@@ -119,7 +121,7 @@ def push(artifact: Artifact, repository: str, config: PushConfig, force: bool = 
             repository,
             [
                 *(CommitOperationAdd(name, artifact.path / name) for name in artifact.card.files),
-                CommitOperationAdd(CARD_NAME, _published(artifact.card).encode()),
+                CommitOperationAdd(CARD_NAME, card.encode()),
                 CommitOperationAdd(README_NAME, readme),
                 *(CommitOperationDelete(name) for name in removed),
             ],
@@ -244,9 +246,16 @@ def _files_before(hub: HfApi, repository: str, names: list[str]) -> set[str]:
     return {CARD_NAME, *card.files}
 
 
-def _published(card: Card) -> str:
-    """Return the card to push, without paths of this machine."""
+def _published(card: Card, *, shows_texts: bool) -> str:
+    """Return the card to push, without paths of this machine.
+
+    Args:
+        card: card of the artifact.
+        shows_texts: texts of the task may be shown, as in the reasons of rows that were left out.
+    """
     task = card.task.model_dump(mode="json")
+    if task["left_out"] and not shows_texts:
+        task["left_out"]["first"] = []
     shown = {name: stated_places(task[name]) for name in ("source", "left_out")}
     record = card.task.model_validate({**task, **shown})
     update: dict[str, Any] = {"task": record, "config": stated_places(card.config)}

@@ -15,7 +15,7 @@ from huggingface_hub import constants
 
 import bertender
 from bertender.core.artifact import Artifact, new_artifact
-from bertender.core.card import CARD_NAME
+from bertender.core.card import CARD_NAME, LeftOutRow, LeftOutRows
 from bertender.core.errors import (
     ConfigError,
     DamagedArtifactError,
@@ -120,6 +120,23 @@ def test_a_browser_bundle_without_texts_may_be_public(
     refused = pytest.raises(ConfigError, match=r"texts.json holds texts of task 'toy'")
     with refused if rows else nullcontext():
         push(Artifact.load(made), REPO, PushConfig())
+
+
+def test_reasons_of_left_out_rows_show_no_texts_in_public(hub: Hub, placed: Artifact) -> None:
+    """They quote the cells; how many rows were left out is no secret."""
+    row = LeftOutRow(file="/data/train.csv", place="line 3", reason="'Dear Ms Miller' is no label")
+    record = placed.card.task.model_copy(update={"left_out": LeftOutRows(count=7, first=(row,))})
+    made = replace(placed, card=placed.card.model_copy(update={"task": record}))
+    cards = [
+        (PushConfig(), False),
+        (PushConfig(publish_texts=True), True),
+        (PushConfig(private=True), True),
+    ]
+    for number, (config, is_shown) in enumerate(cards):
+        push(made, f"{REPO}-{number}", config)
+        card = hub.repositories[f"{REPO}-{number}"].files[CARD_NAME]
+        assert (b"Miller" in card) == is_shown and b'"count": 7' in card
+        assert b"/data" not in card
 
 
 def test_private_is_no_empty_promise(hub: Hub, placed: Artifact) -> None:
