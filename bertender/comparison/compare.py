@@ -7,10 +7,11 @@ row.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
@@ -158,14 +159,20 @@ def compare(
 
 
 def row_names(artifacts: Sequence[Artifact]) -> list[str]:
-    """Return each artifact's directory name, with its parent's before it where names repeat."""
-    counts = Counter(artifact.name for artifact in artifacts)
-    return [
-        artifact.name
-        if counts[artifact.name] == 1
-        else f"{artifact.path.resolve().parent.name}/{artifact.name}"
-        for artifact in artifacts
-    ]
+    """Return a name of its own for each row: an artifact's directory, with as many parents before
+    it as tell it from others; with a number where the same one is there again."""
+    paths = [artifact.path.resolve() for artifact in artifacts]
+    names = []
+    for place, path in enumerate(paths):
+        others = {each for each in paths if each != path}
+        depth = next(
+            count
+            for count in itertools.count(1)
+            if all(each.parts[-count:] != path.parts[-count:] for each in others)
+        )
+        name, before = str(Path(*path.parts[-depth:])), paths[:place].count(path)
+        names.append(f"{name} ({before + 1})" if before else name)
+    return names
 
 
 def timed_models(artifacts: Sequence[Artifact], runtimes: Sequence[str]) -> list[TimedModel]:

@@ -233,6 +233,20 @@ def test_names_that_repeat_carry_their_folders(teacher: Artifact, tmp_path: Path
     assert row_names([teacher, *twins]) == ["teacher", "seed-1/model", "seed-2/model"]
 
 
+def test_no_two_rows_have_one_name(teacher: Artifact, tmp_path: Path) -> None:
+    """Consumers of a table look its rows up by name."""
+
+    def at(*parts: str) -> Artifact:
+        return replace(teacher, path=tmp_path.joinpath(*parts))
+
+    runs = [at("a", "seed-1", "model"), at("b", "seed-1", "model"), at("b", "seed-2", "model")]
+    names = ["a/seed-1/model", "b/seed-1/model", "seed-2/model"]
+    assert row_names([*runs, runs[0]]) == [*names, "a/seed-1/model (2)"]
+    nested = [at("model"), at("x", tmp_path.name, "model")]
+    first, second = row_names(nested)
+    assert first.endswith(f"/{tmp_path.name}/model") and second == f"x/{tmp_path.name}/model"
+
+
 def test_nothing_to_compare_is_an_error(task: Task) -> None:
     with pytest.raises(ConfigError, match="at least one"):
         compare([], task, CONFIG)
