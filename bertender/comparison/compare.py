@@ -20,8 +20,8 @@ from bertender.comparison.accuracy import (
     all_scores,
     answers,
     constant_row,
-    evaluate,
     found_constant,
+    score_by,
     text_lengths,
     word_count,
 )
@@ -121,7 +121,7 @@ def compare(
     scored = [_scored(model, task, further, config) for model in models]
     made = None
     if cascade is not None:
-        made = _cascade(cascade, models, scored, task, config)
+        made = _cascade(cascade, models, scored, task, further, config)
         models, scored = [*models, made.model], [*scored, made.scored]
         of_rows.append(cascade[0])
     first, labels = scored[0], LabelSet(len(task.labels), task.labels)
@@ -207,7 +207,9 @@ class _Scored:
     score: Score
     answers: Answers
     constant: ConstantFindings | None
-    further: dict[str, Score]
+    further: Mapping[str, Answers]
+    """Answers to the held-out texts of other tasks."""
+    further_scores: dict[str, Score]
     reliability: Reliability | None
 
 
@@ -220,7 +222,7 @@ def _scored(
     found = answers(classifier, task.dev, tokens_per_batch=tokens)
     scores = all_scores(problem, labels, task.dev, task.metric, found.predictions, found.outputs)
     others = {
-        name: evaluate(classifier, other.dev, task.metric, tokens_per_batch=tokens)[0]
+        name: answers(classifier, other.dev, tokens_per_batch=tokens)
         for name, other in further.items()
     }
     encode, lengths = classifier.encode, None
@@ -236,8 +238,20 @@ def _scored(
         answers=found,
         constant=found_constant(task, task.dev, found.predictions),
         further=others,
+        further_scores=_further_scores(task, further, others),
         reliability=reliability_of(problem, found.outputs, task.dev, labels),
     )
+
+
+def _further_scores(
+    task: Task, further: Mapping[str, Task], found: Mapping[str, Answers]
+) -> dict[str, Score]:
+    """Return the scores of answers to the held-out texts of other tasks."""
+    return {
+        name: score_by(task.metric, task.labels, other.dev, own.predictions, own.outputs)
+        for name, other in further.items()
+        for own in (found[name],)
+    }
 
 
 @dataclass(frozen=True)
@@ -282,6 +296,7 @@ def _cascade(
     models: Sequence[TimedModel],
     scored: Sequence[_Scored],
     task: Task,
+    further: Mapping[str, Task],
     config: CompareConfig,
 ) -> _Cascade:
     """Choose the threshold of a cascade on validation texts, and answer the held-out texts."""
@@ -290,16 +305,23 @@ def _cascade(
         for each in pair
     ]
     small, strong = (models[row] for row in rows)
-    tokens, problem, apart, held_out = config.tokens_per_batch, task.problem, [], []
+    tokens, problem = config.tokens_per_batch, task.problem
+    apart: list[Answered] = []
+    held_out: list[dict[str, Answered]] = []
     for model, row in zip((small, strong), rows, strict=True):
         classifier = in_label_order(model.open(threads_of(config), None), task.labels)
         found = answers(classifier, task.selection, tokens_per_batch=tokens)
         apart.append(Answered.of(found, classifier))
-        held_out.append(Answered.of(scored[row].answers, classifier))
+        to_texts = {task.name: scored[row].answers, **scored[row].further}
+        held_out.append({name: Answered.of(own, classifier) for name, own in to_texts.items()})
     names = (small.name, strong.name)
     findings = chosen(names, apart[0], apart[1], task.selection, task)
-    mixed = held_out[0].then(held_out[1], problem, findings.threshold).answers
-    passed_on = float((held_out[0].confidence < findings.threshold).mean())
+    both = {
+        name: own.then(held_out[1][name], problem, findings.threshold).answers
+        for name, own in held_out[0].items()
+    }
+    mixed = both.pop(task.name)
+    passed_on = float((held_out[0][task.name].confidence < findings.threshold).mean())
     labels = task.labels
     scores = all_scores(problem, labels, task.dev, task.metric, mixed.predictions, mixed.outputs)
     then = PassedOn(artifact=strong.artifact, runtime=strong.runtime, threshold=findings.threshold)
@@ -314,7 +336,8 @@ def _cascade(
             score=scores.of(task.metric),
             answers=mixed,
             constant=found_constant(task, task.dev, mixed.predictions),
-            further={},
+            further=both,
+            further_scores=_further_scores(task, further, both),
             reliability=None,
         ),
         artifacts=pair,
@@ -353,7 +376,7 @@ def _row(
         parity=findings.parity if was_checked else None,
         lengths=scored.lengths,
         constant=scored.constant,
-        further=scored.further,
+        further=scored.further_scores,
         pruned=_pruned_heads(artifact),
         lineage=ancestors(artifact),
         sensitivity=findings.quantization.sensitivity if findings.quantization else None,

@@ -194,7 +194,11 @@ OVER_ONNX = Column(
 
 
 def _further_score(task: str) -> Column:
-    return Column(task, "{metric}", lambda row: _score(row.further[task]))
+    def cell(row: ComparisonRow) -> Cell:
+        # saved tables of earlier versions lack it for a cascade
+        return _score(row.further[task]) if task in row.further else (DASH,)
+
+    return Column(task, "{metric}", cell)
 
 
 PASSED_ON = Column("Passed on", "texts", _passed_on, optional=True)

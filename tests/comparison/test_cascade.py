@@ -22,11 +22,13 @@ from bertender.models import runtimes
 from bertender.models.classifier import Classifier, open_classifier
 from bertender.problems.problem import Outputs
 from bertender.problems.single_label_classification import SINGLE_LABEL
+from bertender.tasks.named import TASKS
 from bertender.tasks.task import Split, Task
 from bertender.text.batch import Example, keep_text
 from tests.front import fail
-from tests.toy_kinds import TASKS
+from tests.toy_kinds import TASKS as TASKS_OF_KINDS
 from tests.toy_models import with_turned_labels
+from tests.toys import ToyNamedTask
 
 FASTEST = CompareConfig(
     processes=1, rounds=2, single_texts=4, batch_size=4, warmup_rounds=0, noisy=True, threads=1
@@ -113,7 +115,7 @@ def test_what_makes_no_cascade_is_named() -> None:
     check_cascade(SINGLE_LABEL, apart)
     for kind in ("regression", "token_classification", "multiple_choice"):
         with pytest.raises(ConfigError, match=f"is one of '{kind}'"):
-            check_cascade(TASKS[kind].problem, apart)
+            check_cascade(TASKS_OF_KINDS[kind].problem, apart)
     refused = fail("compare", "--saved", "x.json", "--cascade", "a", "b")
     assert "takes no cascade" in refused
 
@@ -179,6 +181,24 @@ def test_a_cascade_is_a_row(
         assert said in line and "60 validation texts" in line and "at p99" in line
     alone = compare([trained], task, FASTEST)
     assert "Passed on" not in markdown_table(alone)
+
+
+def test_a_cascade_is_scored_on_the_texts_of_further_tasks(
+    teacher: Artifact, trained: Artifact, task: Task, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    apart = replace(task, selection=task.train.first(60), source={"task": "toy"})
+    other = ToyNamedTask.of(replace(task, dev=task.dev.first(9)))
+    monkeypatch.setitem(TASKS, "toy", replace(ToyNamedTask.of(task), scored_too=("toy-other",)))
+    monkeypatch.setitem(TASKS, "toy-other", other)
+    found = compare([trained, teacher], apart, FASTEST, cascade=(teacher, trained))
+    *_, both = found.rows
+    alone = replace(apart, dev=task.dev.first(9))
+    expected = compare([trained, teacher], alone, FASTEST, cascade=(teacher, trained)).rows[-1]
+    assert both.further == {"toy-other": expected.score}
+    assert "toy-other accuracy" in markdown_table(found)
+    before = both.model_copy(update={"further": {}})
+    saved = found.model_copy(update={"rows": (*found.rows[:-1], before)})
+    assert markdown_table(saved), "a table of an earlier version is shown, with a dash"
 
 
 def test_the_models_of_a_cascade_may_have_their_own_orders(
