@@ -6,6 +6,7 @@ validation texts. The held-out texts give its score, and the share of texts pass
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +18,7 @@ from bertender.comparison.accuracy import Answers
 from bertender.comparison.records import CascadeFindings
 from bertender.core.errors import ConfigError
 from bertender.metrics import score
+from bertender.metrics.metric import Score
 from bertender.models.classifier import Classifier, in_label_order
 from bertender.problems.problem import Problem
 from bertender.tasks.task import Split, Task
@@ -120,20 +122,28 @@ def chosen(
         strong: its answers to these texts.
         split: these texts.
         task: task of the texts.
+
+    Raises:
+        ConfigError: the strong model's score is undefined.
     """
     steps = np.linspace(0, 1, CANDIDATES + 1)
     # the first passes no text on, and the last all texts
     thresholds = np.unique([0.0, *np.quantile(small.confidence, steps), 1.0 + 1e-9])
 
-    def scored(predictions: Any) -> float:
-        count = len(task.labels)
-        measured = score(task.metric, split.label_ids, predictions, label_count=count)
-        return measured.value
+    def scored(answered: Answered) -> Score:
+        predictions, labels = answered.answers.predictions, task.labels
+        return score(
+            task.metric, split.label_ids, predictions, label_count=len(labels), labels=labels
+        )
 
-    found = [
-        scored(small.then(strong, task.problem, each).answers.predictions)
-        for each in thresholds.tolist()
-    ]
+    if reason := scored(strong).undefined:
+        raise ConfigError(
+            f"--cascade: {names[1]} has no {task.metric} on the {len(split)} validation texts, "
+            f"which choose the threshold: {reason}. Give another --metric, or other texts."
+        )
+    by_threshold = [scored(small.then(strong, task.problem, each)) for each in thresholds.tolist()]
+    # NaN is no less than anything
+    found = [math.nan if each.undefined else each.value for each in by_threshold]
     enough = np.flatnonzero(np.array(found) >= found[-1])  # the last is only the strong model
     place = int(enough[0])
     return CascadeFindings(

@@ -124,13 +124,8 @@ def compare(
         made = _cascade(cascade, models, scored, task, further, config)
         models, scored = [*models, made.model], [*scored, made.scored]
         of_rows.append(cascade[0])
-    first, labels = scored[0], LabelSet(len(task.labels), task.labels)
-    changes: list[Change | None] = [None]
-    for other in scored[1:]:
-        predictions = first.answers.predictions, other.answers.predictions
-        changes.append(
-            paired_change(task.metric, task.dev.label_ids, *predictions, labels, seed=config.seed)
-        )
+    first = scored[0]
+    changes = [None, *(_change(first, other, task, config) for other in scored[1:])]
     asked = task.problem.asked(task.dev.examples)
     timed = measure_models(models, asked, config)
     assert timed.noise_floor is not None
@@ -252,6 +247,15 @@ def _further_scores(
         for name, other in further.items()
         for own in (found[name],)
     }
+
+
+def _change(first: _Scored, other: _Scored, task: Task, config: CompareConfig) -> Change | None:
+    """Return the gain of a row over the first; None where either score is undefined."""
+    if first.score.undefined or other.score.undefined:
+        return None
+    predictions = first.answers.predictions, other.answers.predictions
+    labels = LabelSet(len(task.labels), task.labels)
+    return paired_change(task.metric, task.dev.label_ids, *predictions, labels, seed=config.seed)
 
 
 @dataclass(frozen=True)

@@ -324,7 +324,9 @@ class ComparisonRow(Record):
         description="the method of its calibration, and of an inherited one that it is; None "
         "without one",
     )
-    change: Change | None = Field(description="against the first row; None in the first row")
+    change: Change | None = Field(
+        description="against the first row; None in the first row, and where a score is undefined"
+    )
     latency: Latency = Field(description="with raw samples, and the speedup over the first row")
     speedup_over_onnx_float32: Speedup | None = Field(
         None,

@@ -124,6 +124,18 @@ def pareto_front(costs: Mapping[Key, Sequence[float]]) -> list[Key]:
     ]
 
 
+def best_rows(rows: Sequence[ComparisonRow]) -> list[int]:
+    """Return the numbers of the rows on the Pareto front of disk, time and score; rows whose score
+    is undefined are not compared."""
+    return pareto_front(
+        {
+            place: (row.size.artifact_size_bytes, row.latency.single.p50_ms, -row.score.value)
+            for place, row in enumerate(rows)
+            if row.score.undefined is None
+        }
+    )
+
+
 @dataclass(frozen=True)
 class Column:
     """A column for all renderers; `unit` may name fields of the Conditions in braces."""
@@ -409,16 +421,12 @@ def comparison_lines(comparison: Comparison) -> list[str]:
         f"{', '.join(names)}: {read.held_out.in_words('held-out', read.max_length, read.windows)}"
         for read, names in truncated.items()
     ]
-    if len(rows) >= FEWEST_FOR_A_FRONT:
-        costs = {
-            place: (row.size.artifact_size_bytes, row.latency.single.p50_ms, -row.score.value)
-            for place, row in enumerate(rows)
-        }
-        front = ", ".join(f"`{rows[place].name}`" for place in pareto_front(costs))
+    if sum(row.score.undefined is None for row in rows) >= FEWEST_FOR_A_FRONT:
+        front = ", ".join(f"`{rows[place].name}`" for place in best_rows(rows))
         (time,) = marked(("p50",), is_noisy(comparison))
         lines.append(
             f"Pareto front of disk, {time} and score, by point estimates: {front}; each of the "
-            "other rows is dominated by one of these"
+            "other rows with a score is dominated by one of these"
         )
     again = comparison.noise_floor
     value, interval = marked(speedup_cell(again.speedup), is_noisy(comparison))

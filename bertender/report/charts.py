@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bertender.comparison.records import Comparison, ComparisonRow
-from bertender.comparison.table import MEGABYTE, pareto_front
+from bertender.comparison.table import MEGABYTE, best_rows
 from bertender.core.errors import ConfigError
 
 Spec = dict[str, Any]
@@ -117,18 +117,7 @@ def by_row(rows: Sequence[str], **more: Any) -> Spec:
 def scatter(comparison: Comparison) -> Spec:
     """Draw score over time, with the size as area; rows have numbers."""
     rows = comparison.rows
-    front = set(
-        pareto_front(
-            {
-                number: (
-                    row.size.artifact_size_bytes,
-                    row.latency.single.p50_ms,
-                    -row.score.value,
-                )
-                for number, row in enumerate(rows)
-            }
-        )
-    )
+    front = {*best_rows(rows)}
     values = [
         {
             "number": str(number + 1),

@@ -82,6 +82,16 @@ def test_all_is_passed_on_where_the_small_model_is_surely_wrong() -> None:
     )
 
 
+def test_an_undefined_score_chooses_no_threshold() -> None:
+    """Matthews of one answer to all texts is 0, and the strong model's is below 0."""
+    by_matthews = replace(TASK, metric="matthews")
+    small = answered([0.6, 0.7, 0.8, 0.95], (0, 0, 0, 0))
+    worse = answered([0.9] * 4, (1, 0, 0, 0))
+    assert chosen(("s", "l"), small, worse, TEXTS, by_matthews).threshold > 0
+    with pytest.raises(ConfigError, match=r"l has no matthews on the 4 .*: all predictions are"):
+        chosen(("s", "l"), worse, small, TEXTS, by_matthews)
+
+
 @dataclass
 class Scripted:
     """A classifier that answers texts by their last word, and remembers them."""

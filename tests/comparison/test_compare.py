@@ -130,6 +130,14 @@ def test_changes_are_against_the_first_row(comparison: Comparison) -> None:
     assert bag.change.low > 0
 
 
+def test_without_a_score_there_is_no_change(teacher: Artifact, task: Task, tmp_path: Path) -> None:
+    """F1 is of the second label, which no text has: a change of 0 would be a finding."""
+    fruit = task.dev.where([label == 0 for label in task.dev.label_ids])
+    other = copy_of(teacher, tmp_path / "copy")
+    found = compare([teacher, other], replace(task, metric="f1", dev=fruit), NOISY)
+    assert all(row.score.undefined and row.change is None for row in found.rows)
+
+
 def test_parity_comes_from_the_card_and_is_missing_where_none_was_measured(
     comparison: Comparison,
 ) -> None:

@@ -15,6 +15,7 @@ from bertender.comparison.table import (
     DASH,
     DEFAULT_COLUMNS,
     Column,
+    best_rows,
     columns_of,
     comparison_lines,
     conditions_lines,
@@ -272,6 +273,16 @@ def test_a_score_that_says_nothing_is_a_dash_with_the_reason(comparison: Compari
     lines = markdown_table(comparison.model_copy(update={"rows": (none, STUDENT)}))
     assert f"- `teacher` has no matthews: {reason}" in lines
     assert "| teacher | - | 0.876 [0.850, 0.900] |" in lines
+
+
+def test_a_row_without_a_score_is_on_no_front(comparison: Comparison) -> None:
+    """Its value is 0, which would beat a negative score."""
+    below = with_scores(TEACHER, metric="matthews", value=-0.1)
+    none = with_scores(TEACHER, metric="matthews", value=0.0, undefined="constant")
+    rows = (below, below, below, none)
+    assert best_rows(rows) == [0, 1, 2]
+    lines = comparison_lines(comparison.model_copy(update={"rows": rows[1:]}))
+    assert not [line for line in lines if "Pareto" in line], "two can be compared by eye"
 
 
 def test_numbers_that_fall_where_others_rise_are_said(comparison: Comparison) -> None:
