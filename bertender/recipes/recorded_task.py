@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bertender.core.artifact import Artifact
+from bertender.core.card import TaskRecord
 from bertender.core.errors import ConfigError
 from bertender.models.classifier import problem_of
 from bertender.problems.single_label_classification import SINGLE_LABEL
@@ -37,11 +38,8 @@ def recorded_task(artifact: Artifact, changes: Mapping[str, Any]) -> Task:
             none.
     """
     record = artifact.card.task
-    source = dict(record.source)
-    if source.get("text_column") == default_of("text_column") not in record.text_columns:
-        # recorded at its default, though the problem type has its own columns
-        source = {name: source[name] for name in source.keys() - {"text_column", "label_column"}}
     names_task, names_files = {"task", "train"} & changes.keys(), {"train", "dev"} & changes.keys()
+    source = _recorded_source(record, bool(names_files))
     if not (names_task or source or "dev" in changes):
         raise ConfigError(
             f"{artifact.place} does not record its task. Name one with --task, or give your files: "
@@ -80,6 +78,18 @@ def recorded_task(artifact: Artifact, changes: Mapping[str, Any]) -> Task:
     if record.source and {*task.labels} - {*record.labels} and config.label_map is None:
         return task
     return with_model_labels(task, record.labels, config.label_map, artifact.name)
+
+
+def _recorded_source(record: TaskRecord, names_files: bool) -> dict[str, Any]:
+    """Return the recorded settings of a task; those of a task by name are not of the user's
+    files."""
+    source = dict(record.source)
+    if names_files and not (source.get("train") or source.get("dev")):
+        return {}
+    if source.get("text_column") == default_of("text_column") not in record.text_columns:
+        # recorded at its default, though the problem type has its own columns
+        return {name: source[name] for name in source.keys() - {"text_column", "label_column"}}
+    return source
 
 
 def _warn_of_changed_data(artifact: Artifact, task: Task, config: TaskConfig) -> None:

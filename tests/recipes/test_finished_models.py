@@ -207,6 +207,24 @@ def test_changed_data_of_one_of_several_tasks_are_said(
     assert "of cola have changed" not in caplog.text
 
 
+def test_a_file_judges_a_model_of_a_named_task(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The user names no task besides, and the file has samples and columns of its own."""
+    monkeypatch.setenv("BERTENDER_DATA", str(tmp_path))
+    write_texts(tmp_path)
+    learned = load_task(TaskConfig(task="sst2", max_dev=2))
+    made = save_artifact(tiny_classifier("bert", len(learned.labels)), learned, tmp_path / "made")
+    file = tmp_path / "mine.csv"
+    rows = "".join(f"film {row},{learned.labels[row % 2]}\n" for row in range(300))
+    file.write_text(f"text,label\n{rows}", encoding="utf-8")
+    task = recorded_task(made, {"dev": file})
+    assert (task.name, task.labels) == ("mine", learned.labels)
+    assert len(task.dev) + len(task.selection) == 300
+    with pytest.raises(ConfigError, match="is a task by name, and train and dev are files"):
+        recorded_task(made, {"dev": file, "task": "sst2"})
+
+
 def test_a_validation_file_that_has_gone_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
