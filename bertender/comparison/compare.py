@@ -98,8 +98,9 @@ def compare(
         cascade: a small and a strong artifact of them, which form one more row.
 
     Raises:
-        ConfigError: there are no artifacts, or no artifact for a runtime; or the kind of problem
-            has no cascade, or no texts to choose its threshold on.
+        ConfigError: there are no artifacts, or no artifact for a runtime; an artifact reads more
+            or fewer texts than an example has; or the kind of problem has no cascade, or no texts
+            to choose its threshold on.
         RuntimeMissingError: a runtime is not installed.
         ModelError: an artifact's labels are not the task's, in any order, or its logits are not
             finite.
@@ -507,6 +508,8 @@ def _check_labels(artifacts: Sequence[Artifact], task: Task) -> None:
             f"task {task.name!r} has labels {task.labels}, but {'; '.join(others)}. "
             "Compare artifacts of one task, and give that task."
         )
+    for artifact in artifacts:
+        task.check_columns(artifact)
 
 
 Samples = Callable[[ComparisonRow], Sequence[Rounds]]

@@ -35,7 +35,7 @@ def recorded_task(artifact: Artifact, changes: Mapping[str, Any]) -> Task:
     Raises:
         ConfigError: the artifact records no task and `changes` name none; or they enlarge the share
             of validation texts; or the data have labels that are unknown to a model that records
-            none.
+            none, or other numbers of texts.
     """
     record = artifact.card.task
     names_task, names_files = {"task", "train"} & changes.keys(), {"train", "dev"} & changes.keys()
@@ -69,6 +69,7 @@ def recorded_task(artifact: Artifact, changes: Mapping[str, Any]) -> Task:
         )
     _check_not_chosen_on(artifact, config)
     task = load_task(config, has_model=bool(record.labels))
+    task.check_columns(artifact)
     if is_own and not changes.keys() & {*CONTENT}:
         _warn_of_changed_data(artifact, task, config)
     # texts of another task, for checks of an artifact, keep their labels if the artifact has its

@@ -325,7 +325,8 @@ class Task:
         return replace(self, train=self.train + added)
 
     def check_problem(self, artifact: Artifact) -> None:
-        """Raise ConfigError if a model's problem type is not the task's."""
+        """Raise ConfigError if a model's problem type is not the task's, or it reads more or fewer
+        texts an example."""
         own = artifact.card.task.problem_type
         if own != self.problem_type:
             one_output = {RANKING.name, REGRESSION.name} == {own, self.problem_type}
@@ -339,6 +340,14 @@ class Task:
                 f"{self.problem_type!r}. Give a task of the model's problem type."
                 f"{otherwise if either else ''}"
             )
+        self.check_columns(artifact)
+
+    def check_columns(self, artifact: Artifact) -> None:
+        """Raise ConfigError if a model of the task's problem type reads more or fewer texts an
+        example; vectors are of single texts, whatever the task's pairs."""
+        own = artifact.card.task
+        if own.problem_type == self.problem_type and not self.problem.gives_vectors:
+            self.problem.check_columns(self.text_columns, own.text_count)
 
     def record(self) -> TaskRecord:
         """Return the record of the task for an artifact's card."""

@@ -266,6 +266,13 @@ def test_artifacts_of_another_task_are_named(teacher: Artifact, task: Task) -> N
         compare([teacher], other, CONFIG)
 
 
+def test_every_artifact_reads_as_many_texts_as_there_are(teacher: Artifact, task: Task) -> None:
+    record = teacher.card.task.model_copy(update={"text_columns": ("premise", "hypothesis")})
+    pairs = replace(teacher, card=teacher.card.model_copy(update={"task": record}))
+    with pytest.raises(ConfigError, match=r"the columns are text, and the model reads 2 texts"):
+        compare([teacher, pairs], task, CONFIG)
+
+
 @pytest.mark.parametrize(
     "kind",
     [

@@ -123,6 +123,16 @@ def test_a_named_task_takes_the_place_of_the_recorded_one(
     assert found.labels == ("fruit", "tool")
 
 
+def test_data_have_as_many_texts_as_the_model_reads(teacher: Artifact, files: ToyFiles) -> None:
+    """Without it, a model of pairs would be calibrated on its first texts alone."""
+    record = teacher.card.task.model_copy(update={"text_columns": ("premise", "hypothesis")})
+    pairs = replace(teacher, card=teacher.card.model_copy(update={"task": record}))
+    said = r"the columns are text, and the model reads 2 texts .*Name it by --pair-column"
+    for changes in ({"train": files.train, "dev": files.dev}, {"dev": files.dev}):
+        with pytest.raises(ConfigError, match=said):
+            recorded_task(pairs, changes)
+
+
 @pytest.fixture
 def many(tmp_path: Path) -> ToyFiles:
     """So many texts that a tenth is enough to validate on."""
