@@ -54,6 +54,7 @@ from bertender.comparison.records import (
     with_speedups_over_onnx_float32,
 )
 from bertender.core.artifact import Artifact, lineage
+from bertender.core.card import TaskRecord
 from bertender.core.errors import ConfigError, ModelError
 from bertender.core.findings import ChosenOn, ConstantFindings, Reliability, TextLengths
 from bertender.core.machine import (
@@ -496,12 +497,18 @@ def texts_chosen_on(artifacts: Sequence[Artifact]) -> tuple[ChosenOn, ...]:
     return tuple(name for name, is_there in seen.items() if is_there)
 
 
+def _predicts(record: TaskRecord, task: Task) -> bool:
+    """Return whether a model predicts the labels of a task; one of choices takes any number."""
+    if record.problem_type != task.problem_type:
+        return False
+    return task.problem.places_are_labels or same_labels(record.labels, task.labels, task.problem)
+
+
 def _check_labels(artifacts: Sequence[Artifact], task: Task) -> None:
     others = [
         f"{artifact.place} has {artifact.card.task.labels}, of task {artifact.card.task.name!r}"
         for artifact in artifacts
-        if artifact.card.task.problem_type != task.problem_type
-        or not same_labels(artifact.card.task.labels, task.labels, task.problem)
+        if not _predicts(artifact.card.task, task)
     ]
     if others:
         raise ModelError(

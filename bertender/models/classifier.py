@@ -127,9 +127,12 @@ class ReorderedPredictor:
 
 
 def in_label_order(classifier: Classifier, labels: Sequence[str]) -> Classifier:
-    """Return a classifier with the same labels in the given order, matched by name."""
+    """Return a classifier with the same labels in the given order, matched by name; numbers of
+    choices have one order, and there may be more or fewer."""
     if classifier.labels == tuple(labels):
         return classifier
+    if classifier.problem.places_are_labels:
+        return replace(classifier, labels=tuple(labels))
     order = tuple(map(classifier.labels.index, labels))
     return replace(
         classifier,

@@ -14,6 +14,8 @@ from transformers import AutoConfig, AutoModelForMultipleChoice
 
 from bertender.cli.asking import lines_of
 from bertender.comparison.accuracy import constant_row, evaluate
+from bertender.comparison.compare import compare
+from bertender.comparison.records import CompareConfig
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError, DataError, ModelError
 from bertender.models.classifier import open_classifier
@@ -216,6 +218,20 @@ def test_a_finished_model_takes_any_number_of_choices(tmp_path: Path) -> None:
     assert again.card.task.problem_type == "multiple_choice", "by the name of its output"
     with pytest.raises(ConfigError, match="Give 0,1,2,3"):
         import_model(tmp_path / "choices", tmp_path / "other", labels=("a", "b"))
+
+
+@pytest.mark.parametrize("labels", [None, ("0", "1", "2")])
+def test_models_are_compared_on_any_number_of_choices(
+    labels: tuple[str, ...] | None, tmp_path: Path
+) -> None:
+    made = import_model(saved_choices("bert", tmp_path / "in"), tmp_path / "out", labels=labels)
+    dev = write(tmp_path / "dev.jsonl", "".join(LIST % label for label in (0, 1, 1)))
+    config = CompareConfig(
+        single_texts=2, batch_size=2, processes=1, rounds=2, warmup_rounds=0, noisy=True, threads=1
+    )
+    task = recorded_task(made, {"dev": dev})
+    (row,) = compare([made], task, config).rows
+    assert row.score.n == 3 and {*row.scores.by_label} <= {"0", "1"}
 
 
 def plain_copy(artifact: Artifact, out: Path) -> Path:
