@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -34,11 +33,11 @@ from bertender.problems.reading import Columns
 from bertender.problems.regression import REGRESSION
 from bertender.problems.single_label_classification import SINGLE_LABEL
 from bertender.problems.token_classification import TOKEN_CLASSIFICATION
-from bertender.tasks.labelled import LINES, read_unlabelled
 from bertender.tasks.loading import load_files
-from bertender.tasks.rows import SkippedRows, open_table, stop, write_jsonl
+from bertender.tasks.rows import READERS, SkippedRows, open_table, stop, write_jsonl
 from bertender.tasks.task import Split, Task, TaskConfig, default_of, listed, with_model_labels
-from bertender.tasks.word_rows import WORD_SUFFIXES, open_words
+from bertender.tasks.text_files import TextColumns, has_lines, has_words, read_examples
+from bertender.tasks.word_rows import WORD_READERS, open_words
 from bertender.text.batch import Example
 
 COMPARED = frozenset(kind.name for kind in (SINGLE_LABEL, MULTI_LABEL, REGRESSION))
@@ -50,6 +49,8 @@ deviations."""
 RECORDED_SETTINGS = ("text_column", "pair_column", "label_column", "label_map", "skip_bad_rows")
 """Settings of a task's files that a model's card records."""
 SUFFIXES = (".csv", ".jsonl")
+SECOND_COLUMN = "2"
+"""Of CoNLL's: words alone have no tags."""
 BETWEEN_TEXTS = " | "
 SHOWN_CHARACTERS = 60
 """Most characters of a text in the terminal."""
@@ -220,17 +221,16 @@ def task_of_file(artifact: Artifact, path: Path, config: DiffConfig) -> Task:
     kind = {} if problem is SINGLE_LABEL else {"problem_type": problem.name}
     settings = TaskConfig.parse({**known, **kind, **named, "dev": path})
     if config.label_column is None and not _has_labels(path, settings, problem):
-        columns = tuple(filter(None, (settings.text_column, settings.pair_column)))
-        problem.check_columns(columns, record.text_count)
-        nothing, name = Split((), ()), record.name
-        task = Task(
-            *(name, record.labels, record.metric, columns, nothing, nothing),
-            problem_type=problem.name,
-        )
         skipped = SkippedRows()
-        examples = read_unlabelled(path, task, skipped if settings.skip_bad_rows else stop)
-        targets = tuple(map(problem.unlabelled, examples))
-        return replace(task, dev=Split(examples, targets), left_out=skipped.report())
+        columns = TextColumns(problem, record, config.text_column, config.pair_column)
+        bad = skipped if settings.skip_bad_rows else stop
+        examples = read_examples(path, columns, bad)
+        dev = Split(examples, tuple(map(problem.unlabelled, examples)))
+        return Task(
+            *(record.name, record.labels, record.metric, record.text_columns, Split((), ()), dev),
+            problem_type=problem.name,
+            left_out=skipped.report(),
+        )
     task = load_files(settings, has_model=True)
     problem.check_columns(task.text_columns, record.text_count)
     return with_model_labels(task, record.labels, settings.label_map, artifact.name)
@@ -238,11 +238,12 @@ def task_of_file(artifact: Artifact, path: Path, config: DiffConfig) -> Task:
 
 def _has_labels(path: Path, settings: TaskConfig, problem: Problem[Any]) -> bool:
     """Return whether a file has the label columns."""
-    if path.name.lower().endswith(LINES):
+    if has_lines(path):
         return False
-    if problem.labels_words and path.suffix.lower() in WORD_SUFFIXES:
-        return True
-    there = (open_words if problem.labels_words else open_table)(path).columns
+    is_table = path.suffix.lower() in READERS.keys() - WORD_READERS.keys()
+    there = (open_words if problem.labels_words and not is_table else open_table)(path).columns
+    if has_words(path):
+        return SECOND_COLUMN in there
     usual: Columns = problem.usual_columns(there)
     names = {settings.label_column}
     if settings.label_column == default_of("label_column"):

@@ -31,10 +31,10 @@ from bertender.models.runtimes import DEFAULT_RUNTIME
 from bertender.recipes.recipe import PlannedStep, Step, run_step
 from bertender.recipes.stage import GRAPH_TO_QUANTIZE, NamedFile
 from bertender.recipes.stages import STAGES
-from bertender.tasks.labelled import read_unlabelled
 from bertender.tasks.loading import sample, unlabelled_texts
 from bertender.tasks.rows import SkippedRows, stop
 from bertender.tasks.task import Task
+from bertender.tasks.text_files import read_unlabelled
 from distill.distillation.config import DistillConfig
 
 TEACHER = "teacher"

@@ -34,7 +34,6 @@ from bertender.scoring.texts import (
     FileState,
     Part,
     PartReader,
-    TextColumns,
     checked,
     files_of,
     state_of,
@@ -42,6 +41,7 @@ from bertender.scoring.texts import (
 )
 from bertender.tasks.rows import SkippedRows, stop, write_jsonl, write_parquet
 from bertender.tasks.teacher_files import COMPLETE, MANIFEST, PREDICTED
+from bertender.tasks.text_files import TextColumns
 
 logger = logging.getLogger(__name__)
 

@@ -1,4 +1,4 @@
-"""Files of texts, read as streams: the files of a source, their text columns, and parts of rows."""
+"""Files of texts, read as streams: the files of a source, and parts of their rows."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from bertender.core.artifact import sha256_of
-from bertender.core.card import TaskRecord
 from bertender.core.config import Record
 from bertender.core.errors import ConfigError, DataError, RowError
 from bertender.problems.problem import Problem
@@ -25,17 +24,14 @@ from bertender.tasks.rows import (
     SkippedRows,
     Table,
     arrow_types,
-    lines_of,
-    open_table,
     stop,
 )
-from bertender.tasks.word_rows import TAGS, WORD_A_LINE, ConllFile
+from bertender.tasks.text_files import TEXT, TextColumns, has_lines, open_source
+from bertender.tasks.word_rows import WORD_A_LINE
 from bertender.text.batch import Example, is_blank
 
 logger = logging.getLogger(__name__)
 
-TEXT = "text"
-"""The column of a file with one text per line."""
 PATTERN = frozenset("*?[")
 JSON = frozenset((".json", ".jsonl"))
 SUFFIXES = (*READERS, *NESTED, *LINES, *WORD_A_LINE, *(f"{suffix}.xz" for suffix in READERS))
@@ -90,43 +86,6 @@ def _is_readable(path: Path) -> bool:
     return path.name.lower().endswith(SUFFIXES)
 
 
-def has_lines(path: Path) -> bool:
-    """Return whether a file has one text per line, and no columns."""
-    return path.name.lower().endswith(LINES)
-
-
-def has_words(path: Path) -> bool:
-    """Return whether a file has one word per line."""
-    return path.name.lower().endswith(WORD_A_LINE)
-
-
-def open_source(path: Path, bad: OnBadRow = stop) -> Table:
-    """Open a file of texts: a table, LINES with one text per line, or WORD_A_LINE."""
-    if has_words(path):
-        return _open_words(path, bad)
-    if not has_lines(path):
-        return open_table(path, bad, others=(*LINES, *WORD_A_LINE))
-
-    def rows(columns: Sequence[str]) -> Iterator[Row]:
-        for place, line in lines_of(path, bad):
-            yield Row(place, {TEXT: line.strip()})
-
-    return Table(path, (TEXT,), rows, bad)
-
-
-def _open_words(path: Path, bad: OnBadRow) -> Table:
-    """Open a file with one word per line: a row has the words of a sentence, and the tags, if they
-    are in another column."""
-    conll = ConllFile.read(path)
-
-    def rows(columns: Sequence[str]) -> Iterator[Row]:
-        (own,), width = columns, conll.width
-        is_tagged = width > 1 and conll.places[own] % width < width - 1
-        yield from conll.rows(bad, (own, TAGS) if is_tagged else (own,))
-
-    return Table(path, tuple(conll.places), rows, bad)
-
-
 def types_of(files: Sequence[Path]) -> Mapping[str, Any]:
     """Return the Arrow types of the columns of all JSON files, whose parts alone may have others.
 
@@ -136,65 +95,6 @@ def types_of(files: Sequence[Path]) -> Mapping[str, Any]:
     nested = [path for path in files if JSON & {each.lower() for each in path.suffixes}]
     tables = (open_source(path, lambda error: None) for path in nested)
     return arrow_types(row.values for table in tables for row in table.rows(table.columns))
-
-
-@dataclass(frozen=True)
-class TextColumns:
-    """The columns of a file with the texts of a model's examples.
-
-    Args:
-        problem: kind of problem of the model.
-        record: record of its task, which names the columns used in training.
-        text, more: columns that the user named.
-    """
-
-    problem: Problem[Any]
-    record: TaskRecord
-    text: str | None = None
-    more: str | None = None
-
-    def of(self, table: Table) -> tuple[str, ...]:
-        """Return the columns of a file.
-
-        Raises:
-            ConfigError: the user named more columns than the model reads.
-            DataError: the file lacks one, or has one text per line while the model reads several.
-        """
-        problem, (first, *others) = self.problem, self.record.text_columns
-        there = table.columns
-        if self.text is not None:
-            first = self.text
-        elif first not in there and problem.columns.texts[0] in there:
-            first = problem.columns.texts[0]
-        named = self.more
-        if named is None and others and all(each in there for each in others):
-            named = ",".join(others)
-        elif named is None and others and not problem.takes_list and not problem.places_are_labels:
-            named = others[0]
-        lines = has_lines(table.path)
-        if lines and self.text is None:
-            first = TEXT
-        if problem.gives_vectors:  # its pairs are of training alone
-            named = self.more
-        columns = (first, *problem.more_columns(named, there))
-        if lines and len(columns) > 1:
-            raise DataError(
-                f"{table.path}: a line holds one text, and the model reads {', '.join(columns)}. "
-                "Give a table with these columns: CSV, TSV, JSONL or Parquet."
-            )
-        if has_words(table.path) and not problem.labels_words:
-            raise DataError(
-                f"{table.path}: a line holds one word, and the model reads whole texts. Give them "
-                "a line each in .txt, or in a table: CSV, TSV, JSONL or Parquet."
-            )
-        problem.check_columns(columns, self.record.text_count)
-        table.require(columns)
-        return columns
-
-    def to_read(self, table: Table) -> tuple[str, ...]:
-        """Return the columns of a file to read: all, since its rows are written too. The columns of
-        a file of words have several names each, so only those that the model reads are named."""
-        return self.of(table) if has_words(table.path) else table.columns
 
 
 @dataclass

@@ -19,7 +19,7 @@ from bertender.problems.reading import CellError, Columns, shown
 from bertender.problems.regression import REGRESSION
 from bertender.problems.single_label_classification import SINGLE_LABEL
 from bertender.tasks.rows import OnBadRow, SkippedRows, Table, lines_of, open_table, stop
-from bertender.tasks.task import Split, Task, default_of, listed
+from bertender.tasks.task import Split, default_of, listed
 from bertender.text.batch import Example, is_blank
 
 logger = logging.getLogger(__name__)
@@ -291,18 +291,6 @@ def read_texts(
     return read_placed_texts(path, text_columns, bad).examples
 
 
-def read_unlabelled(path: Path, task: Task, bad: OnBadRow = stop) -> tuple[Example, ...]:
-    """Read unlabelled training texts in the same way as a task's own texts.
-
-    Arguments and errors are those of `read_placed_texts`.
-    """
-    columns, problem = task.problem.asked_columns(task.text_columns), task.problem
-    # a sentence of words is a text in the file
-    read_by = SINGLE_LABEL if problem.labels_words else problem
-    texts = read_placed_texts(path, columns, bad, read_by).examples
-    return tuple(map(problem.to_example, texts))
-
-
 def read_placed_texts(
     path: Path,
     text_columns: Sequence[str],
@@ -332,7 +320,7 @@ def read_placed_texts(
             first = usual
         more = problem.more_columns(",".join(text_columns[1:]) or None, table.columns)
         columns = (first, *more)
-        rows = [*_rows(table, Columns(columns, ""), problem)]
+        rows = [*example_rows(table, Columns(columns, ""), problem)]
     texts = [row for row in rows if not is_blank(row[1][0])]
     if not texts:
         raise DataError(f"{path}: the file has no texts.")
@@ -343,7 +331,11 @@ def read_placed_texts(
     return PlacedTexts(examples, places, columns, blank)
 
 
-def _rows(table: Table, columns: Columns, problem: Problem[Any]) -> Iterator[tuple[str, Example]]:
+def example_rows(
+    table: Table, columns: Columns, problem: Problem[Any]
+) -> Iterator[tuple[str, Example]]:
+    """Yield the place and the texts of each example of a table, without its label."""
+
     def read() -> Iterator[_Read]:
         first: Example | None = None
         for row in table.rows(columns.texts):

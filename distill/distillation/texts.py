@@ -24,11 +24,11 @@ from bertender.core.errors import ConfigError
 from bertender.metrics.targets import is_labelled
 from bertender.models.families import most_tokens
 from bertender.problems.problem import Outputs
-from bertender.tasks.labelled import read_unlabelled
 from bertender.tasks.loading import SAMPLE_SEED, unlabelled_texts
 from bertender.tasks.rows import SkippedRows, stop, together
 from bertender.tasks.task import Split, Task
 from bertender.tasks.teacher_files import TeacherFile
+from bertender.tasks.text_files import read_unlabelled
 from bertender.text.batch import Example
 from bertender.text.tokenizer import load_tokenizer, longest_input
 from bertender.text.windows import windows_of

@@ -26,11 +26,12 @@ from bertender.comparison.differences import (
 )
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError, DataError, ModelError
-from bertender.metrics.targets import NO_LABEL
+from bertender.metrics.targets import NO_LABEL, is_labelled
 from bertender.problems import KINDS, PROBLEMS
 from bertender.problems.problem import Outputs
 from bertender.tasks.task import Split, Task
 from tests.toy_kinds import TASKS
+from tests.toy_tagging import TASK as TAGGING
 from tests.toys import toy_task
 
 NOTHING = Split((), ())
@@ -190,6 +191,26 @@ def test_a_file_is_read_with_its_labels_or_without(teacher: Artifact, tmp_path: 
             task_of_file(known, tmp_path / "pairs.csv", pairs)
     found = differences(teacher, teacher, bare)
     assert (found.n, found.labelled, found.differences) == (2, 0, ())
+
+
+WORDS_ALONE = {
+    "words.conll": "ripe\nplum\n\nold\nsaw\n",
+    "words.jsonl": '{"words": ["ripe", "plum"]}\n{"words": ["old", "saw"]}\n',
+    "words.csv": "words\nripe plum\nold saw\n",
+    "words.txt": "ripe plum\n\nold saw\n",
+}
+
+
+@pytest.mark.parametrize("name", WORDS_ALONE)
+def test_words_without_tags_are_read_in_any_format(
+    name: str, teacher: Artifact, tmp_path: Path
+) -> None:
+    of_words = {"labels": TAGGING.labels, "text_columns": ("words",)}
+    tagger = with_task(teacher, problem_type=TAGGING.problem_type, **of_words)
+    (tmp_path / name).write_text(WORDS_ALONE[name])
+    task = task_of_file(tagger, tmp_path / name, DiffConfig())
+    assert task.dev.examples == (("ripe", "plum"), ("old", "saw"))
+    assert not [*filter(is_labelled, task.dev.label_ids)]
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".jsonl"])

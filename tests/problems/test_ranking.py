@@ -26,9 +26,9 @@ from bertender.problems.problem import Outputs
 from bertender.problems.ranking import MOST_TRAINED, NOTHING, RANKING
 from bertender.recipes.recorded_task import recorded_task
 from bertender.tasks.choice_files import CANDIDATES
-from bertender.tasks.labelled import read_unlabelled
 from bertender.tasks.loading import load_task
 from bertender.tasks.task import TaskConfig
+from bertender.tasks.text_files import read_unlabelled
 from bertender.training.examples import token_dataset
 from bertender.training.heads import HEADS
 from bertender.training.heads.head import ROWS

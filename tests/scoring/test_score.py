@@ -27,8 +27,8 @@ from bertender.problems.token_classification import TOKEN_CLASSIFICATION
 from bertender.scoring.job import Job
 from bertender.scoring.score import ScoreRun
 from bertender.scoring.scorer import Scorer, rounded
-from bertender.scoring.texts import TextColumns, open_source
 from bertender.tasks.task import Task
+from bertender.tasks.text_files import TextColumns, open_source
 from bertender.text.batch import Example
 from distill.finetuning.baseline import train_bag_of_words
 from distill.finetuning.config import BagOfWordsConfig
