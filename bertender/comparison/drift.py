@@ -2,10 +2,12 @@
 
 Four measures are compared, each from 0 to 1, the share of texts that would have to change: the
 model's confidence, the tokens of a text, the share of unknown or rare tokens, and the predicted
-labels. Numbers and ranks are tested by Kolmogorov and Smirnov's two-sample test, whose statistic is
-the largest difference of the cumulative shares; labels are tested by chi-squared, with half the sum
-of the differences of their shares. Several labels of a text, as of its words, are not independent:
-Rao and Scott's second-order correction (1981, JASA 76) counts texts instead of labels.
+labels or numbers, of each head. Numbers and ranks are tested by Kolmogorov and Smirnov's two-sample
+test, whose statistic is the largest difference of the cumulative shares; labels are tested by
+chi-squared, with half the sum of the differences of their shares. Several labels of a text, as of
+its words, are not independent: Rao and Scott's second-order correction (1981, JASA 76) counts texts
+instead of labels. Words outside of entities count nothing, as they would hide a change of the
+others.
 
 A model is more confident on texts that it has learned from, so the reference is the validation
 texts, or the held-out texts if there are none. Rare tokens are those that are rare in the training
@@ -15,7 +17,7 @@ texts.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -30,9 +32,11 @@ from bertender.core.artifact import Artifact
 from bertender.core.card import LeftOutRows
 from bertender.core.config import Config, Record
 from bertender.core.errors import DataError, DriftError
+from bertender.metrics.tag_schemes import OUTSIDE
 from bertender.models.classifier import Classifier, open_classifier
-from bertender.problems.problem import Problem
+from bertender.problems.problem import Outputs, Problem
 from bertender.problems.regression import LEAST_SCALE
+from bertender.problems.several_heads import SeveralHeads
 from bertender.problems.single_label_classification import SINGLE_LABEL
 from bertender.tasks.labelled import read_placed_texts
 from bertender.tasks.rows import SkippedRows, stop, together
@@ -55,7 +59,9 @@ with the other texts. If nearly all texts are confident, this variation alone wo
 TEXTS_AT_ONCE = 64
 FILE_SETTINGS = ("text_column", "pair_column", "skip_bad_rows")
 """Settings of a task that also say how the compared files are read."""
-CONFIDENCE, NUMBER = "confidence", "predicted number"
+CONFIDENCE, NUMBER, LABELS = "confidence", "predicted number", "predicted labels"
+NO_LABEL = "none"
+"""Label of a text without one."""
 
 
 class DriftConfig(Config):
@@ -113,10 +119,10 @@ class Drift(Record):
 class Observed:
     """Measures of some texts with a model."""
 
-    numbers: dict[str, Numbers]
+    numbers: Mapping[str, Numbers]
     """Numbers for each text, by measure."""
-    labels: Sequence[Sequence[str]]
-    """Predicted labels of each text; empty for models without labels."""
+    labels: Mapping[str, Sequence[Sequence[str]]]
+    """Predicted labels of each text, by measure."""
 
 
 def drift(
@@ -191,14 +197,14 @@ def compared(
     tests: list[tuple[str, str, float, float, Any, Any]] = []
     for name, own in then.numbers.items():
         spread = max(float(own.std()), LEAST_SCALE * float(np.abs(own).max()))
-        same = NO_DIFFERENCE * {CONFIDENCE: 1.0, NUMBER: spread}.get(name, 0.0)
-        effect, p = of_numbers(own, now.numbers[name], same)
+        unit = 1.0 if name == CONFIDENCE else spread if name.startswith(NUMBER) else 0.0
+        effect, p = of_numbers(own, now.numbers[name], NO_DIFFERENCE * unit)
         means = float(own.mean()), float(now.numbers[name].mean())
         tests.append((name, "Kolmogorov-Smirnov", effect, p, *means))
-    if then.labels and now.labels:
-        effect, p = of_labels(then.labels, now.labels)
-        shares = _shares(then.labels), _shares(now.labels)
-        tests.append(("predicted labels", "chi-squared", effect, p, *shares))
+    for name, found in then.labels.items():
+        effect, p = of_labels(found, now.labels[name])
+        shares = _shares(found), _shares(now.labels[name])
+        tests.append((name, "chi-squared", effect, p, *shares))
     max_p = LARGEST_P / len(tests)
     return Drift(
         artifact=artifact,
@@ -310,16 +316,38 @@ def observed(
         for own in _tokens(classifier, examples)
     )
     numbers["share of unknown or rare tokens"] = np.array([*rare])
-    decoded = [problem.decode(own, example) for own, example in zip(outputs, examples, strict=True)]
-    found: list[tuple[str, ...]] = []
-    if problem.names_labels or problem.places_are_labels:
-        found = [
-            tuple(labels[number] for number in problem.labels_of(each)) or ("none",)
-            for each in decoded
-        ]
-    elif all(isinstance(each, float) for each in decoded):
-        numbers[NUMBER] = np.array(decoded)
+    found: dict[str, Sequence[Sequence[str]]] = {}
+    for of, kind, own_labels, own in _heads(classifier, outputs):
+        decoded = [kind.decode(each, example) for each, example in zip(own, examples, strict=True)]
+        if kind.names_labels or kind.places_are_labels:
+            found[LABELS + of] = [_labels_of(kind, own_labels, each) for each in decoded]
+        elif all(isinstance(each, float) for each in decoded):
+            numbers[NUMBER + of] = np.array(decoded)
     return Observed(numbers, found)
+
+
+def _heads(
+    classifier: Classifier, outputs: Sequence[Outputs]
+) -> Iterator[tuple[str, Problem[Any], Sequence[str], Sequence[Outputs]]]:
+    """Yield the end of a measure's name, the kind, the labels and the outputs of each head, or of a
+    model without heads."""
+    problem = classifier.problem
+    if not isinstance(problem, SeveralHeads):
+        yield "", problem, classifier.labels, outputs
+        return
+    for name, kind in problem.heads.items():
+        own = [problem.of_head(name, each) for each in outputs]
+        yield f" of {name}", kind, problem.own_labels[name], own
+
+
+def _labels_of(kind: Problem[Any], labels: Sequence[str], predicted: Any) -> tuple[str, ...]:
+    """Return the predicted labels of a text; of words, those that are not outside of entities."""
+    numbers = kind.labels_of(predicted)
+    if kind.places_are_labels:  # a question may have more choices than those of the training
+        return tuple(map(str, numbers))
+    outside = OUTSIDE if kind.labels_words else None
+    found = tuple(labels[number] for number in numbers if labels[number] != outside)
+    return found or (NO_LABEL,)
 
 
 def _tokens(classifier: Classifier, examples: Sequence[Example]) -> Iterator[Sequence[Any]]:

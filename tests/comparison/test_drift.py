@@ -16,6 +16,7 @@ from bertender.comparison.drift import (
     Drift,
     DriftConfig,
     Observed,
+    _labels_of,
     compared,
     drift,
     drift_lines,
@@ -27,7 +28,9 @@ from bertender.core.artifact import Artifact
 from bertender.core.errors import DataError, DriftError
 from bertender.tasks.task import Split, Task, TaskConfig
 from tests.front import fail, invoke
+from tests.toy_heads import JOINT, RATED
 from tests.toy_kinds import TASKS
+from tests.toy_tagging import TASK as TAGGING
 from tests.toys import toy_task
 
 PLAIN = DriftConfig()
@@ -78,7 +81,7 @@ def test_differences_of_a_batch_are_none_by_hand() -> None:
 
 
 def of_confidence(then: np.ndarray, now: np.ndarray) -> Drift:
-    sides = [Observed({"confidence": each}, ()) for each in (then, now)]
+    sides = [Observed({"confidence": each}, {}) for each in (then, now)]
     return compared(*sides, PLAIN, artifact="a", file="f", reference="r", texts=(1, 1))
 
 
@@ -95,7 +98,8 @@ def test_an_alarm_needs_an_effect_and_more_than_chance() -> None:
 
 
 def test_each_test_has_its_part_of_the_chance() -> None:
-    side = Observed({"confidence": np.ones(5), "tokens of a text": np.ones(5)}, one_each(a=5, b=5))
+    numbers = {"confidence": np.ones(5), "tokens of a text": np.ones(5)}
+    side = Observed(numbers, {"predicted labels": one_each(a=5, b=5)})
     found = compared(side, side, PLAIN, artifact="a", file="f", reference="r", texts=(5, 5))
     assert found.max_p == pytest.approx(0.01 / 3)
     assert [each.name for each in found.measures][-1] == "predicted labels"
@@ -223,9 +227,19 @@ def test_what_is_missing_is_asked_for(trained: Artifact, tmp_path: Path) -> None
         drift(trained, tmp_path / "nowhere.csv", DriftConfig(reference=recent))
 
 
-@pytest.mark.parametrize(
-    "kind", ["token_classification", "multi_label_classification", "regression", "ranking"]
-)
+LABELS = {"confidence", "predicted labels"}
+PREDICTED = {
+    "token_classification": LABELS,
+    "multi_label_classification": LABELS,
+    "multiple_choice": LABELS,
+    "regression": {"predicted number"},
+    "ranking": set[str](),
+    JOINT.problem_type: {"confidence", *(f"predicted labels of {x}" for x in ("intent", "slots"))},
+    RATED.problem_type: {"confidence", "predicted labels of length", "predicted number of stars"},
+}
+
+
+@pytest.mark.parametrize("kind", PREDICTED)
 def test_other_kinds_have_what_they_predict(kind: str, tmp_path: Path) -> None:
     from tests.comparison.test_calibration import sure_model
     from tests.toy_kinds import write_asked
@@ -242,8 +256,13 @@ def test_other_kinds_have_what_they_predict(kind: str, tmp_path: Path) -> None:
     found = drift(artifact, path, DriftConfig(reference=path))
     assert not found.drifted
     names = {each.name for each in found.measures}
-    expected = {
-        "regression": {"predicted number"},
-        "ranking": set[str](),
-    }.get(kind, {"confidence", "predicted labels"})
-    assert names == {"tokens of a text", "share of unknown or rare tokens"} | expected
+    assert names == {"tokens of a text", "share of unknown or rare tokens"} | PREDICTED[kind]
+
+
+def test_words_outside_of_entities_hide_no_change() -> None:
+    """Of ten words one is in an entity: its kind is another now, in every text."""
+    tags = ("O", "B-fruit", "B-tool")
+    texts = [(0,) * 9 + (1,), (0,) * 9 + (2,)]
+    then, now = ([_labels_of(TAGGING.problem, tags, text)] * 60 for text in texts)
+    assert of_labels(then, now)[0] == 1.0
+    assert _labels_of(TAGGING.problem, tags, (0, 0)) == ("none",)
