@@ -421,6 +421,8 @@ def drift_command() -> Callable[..., None]:
             named = {"task", "train", "dev"} & settings.keys()
             own = {name: value for name, value in settings.items() if name not in of_files}
             task = _task_or_advice(model, settings if named else own)
+            if named and task.problem.gives_vectors:
+                of_files.pop("pair_column", None)  # pairs are of training alone
         from bertender.comparison.drift import drift, drift_lines, require_no_drift
 
         found = drift(model, file, config, task, TaskConfig.parse(of_files))

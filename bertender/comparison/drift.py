@@ -37,10 +37,9 @@ from bertender.models.classifier import Classifier, open_classifier
 from bertender.problems.problem import Outputs, Problem
 from bertender.problems.regression import LEAST_SCALE
 from bertender.problems.several_heads import SeveralHeads
-from bertender.problems.single_label_classification import SINGLE_LABEL
-from bertender.tasks.labelled import read_placed_texts
 from bertender.tasks.rows import SkippedRows, stop, together
 from bertender.tasks.task import Task, TaskConfig
+from bertender.tasks.text_files import TextColumns, read_examples
 from bertender.text.batch import Example, Tokenize, batched
 
 Numbers = npt.NDArray[np.float64]
@@ -142,23 +141,30 @@ def drift(
         reading: FILE_SETTINGS of `file` and `config.reference`; by default the model's columns.
 
     Raises:
+        ConfigError: the task, or the columns of a file, are not the model's.
         DataError: a file is wrong, or has too few texts.
     """
-    classifier = open_classifier(artifact)
     reading, skipped = reading or TaskConfig(), SkippedRows()
-    recent = _read(file, artifact, classifier.problem, reading, skipped)
+    bad = skipped if reading.skip_bad_rows else stop
+    first = reading.text_column if reading.is_explicit("text_column") else None
+    classifier, record = open_classifier(artifact), artifact.card.task
+    columns = TextColumns(classifier.problem, record, first, reading.pair_column)
+    recent = read_examples(file, columns, bad)
     earlier: Sequence[Example]
     learned: Sequence[Example] = ()
     if config.reference is not None:
-        earlier = _read(config.reference, artifact, classifier.problem, reading, skipped)
+        earlier = read_examples(config.reference, columns, bad)
         named = str(config.reference)
     else:
         assert task is not None
+        task.check_problem(artifact)
+        column = first if first in task.text_columns else task.text_columns[0]
         split = "selection" if len(task.selection) else "dev"
-        earlier = task.problem.asked(getattr(task, split).examples)
-        learned = task.problem.asked(task.train.examples)
+        earlier = _of_column(task, getattr(task, split).examples, column)
+        learned = _of_column(task, task.train.examples, column)
         kinds = {"selection": "the validation texts", "dev": "the held-out texts"}
-        named = f"{kinds[split]} of task {task.name!r}"
+        of = f"column {column!r} of " if task.problem.gives_vectors else ""
+        named = f"{of}{kinds[split]} of task {task.name!r}"
     left_out = together(skipped.report(), task.left_out if task else None)
     if not learned:  # count rare tokens on texts that are not compared
         order = np.random.default_rng(SEED).permutation(len(earlier)).tolist()
@@ -373,25 +379,12 @@ def _common(classifier: Classifier, examples: Sequence[Example]) -> frozenset[An
     return frozenset(token for token, count in counts.items() if count >= RARE) - {None}
 
 
-def _read(
-    path: Path,
-    artifact: Artifact,
-    problem: Problem[Any],
-    reading: TaskConfig,
-    skipped: SkippedRows,
-) -> tuple[Example, ...]:
-    first, *more = artifact.card.task.text_columns
-    if reading.is_explicit("text_column"):
-        first = reading.text_column
-    if reading.pair_column is not None:
-        more = [reading.pair_column]
-    columns = problem.asked_columns((first, *more))
-    if not problem.gives_vectors:
-        problem.check_columns(columns, artifact.card.task.text_count)
-    read_by = SINGLE_LABEL if problem.labels_words else problem
-    bad = skipped if reading.skip_bad_rows else stop
-    texts = read_placed_texts(path, columns, bad, read_by).examples
-    return tuple(map(problem.to_example, texts))
+def _of_column(task: Task, examples: Sequence[Example], column: str) -> Sequence[Example]:
+    """Return examples of a task; of vectors the texts of one column, as the compared file has."""
+    if not task.problem.gives_vectors:
+        return task.problem.asked(examples)
+    place = task.text_columns.index(column)
+    return tuple((example[place],) for example in examples)
 
 
 def _drawn(examples: Sequence[Example], most: int) -> Sequence[Example]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,13 +26,13 @@ from bertender.comparison.drift import (
     require_no_drift,
 )
 from bertender.core.artifact import Artifact
-from bertender.core.errors import DataError, DriftError
+from bertender.core.errors import ConfigError, DataError, DriftError
 from bertender.tasks.task import Split, Task, TaskConfig
 from tests.front import fail, invoke
 from tests.toy_heads import JOINT, RATED
 from tests.toy_kinds import TASKS
 from tests.toy_tagging import TASK as TAGGING
-from tests.toys import toy_task
+from tests.toys import choice_task, toy_task
 
 PLAIN = DriftConfig()
 
@@ -247,16 +248,26 @@ def test_other_kinds_have_what_they_predict(kind: str, tmp_path: Path) -> None:
     task: Task = TASKS[kind]
     artifact = sure_model(task, tmp_path / "model")
     examples = task.problem.asked(task.train.examples)
-    if task.problem.labels_words:
-        examples = tuple(task.problem.to_texts(each) for each in examples)
-        path = tmp_path / "texts.csv"
-        path.write_text("\n".join(["words", *(text for (text,) in examples)]), encoding="utf-8")
-    else:
-        path = write_asked(task, examples, tmp_path)
+    path = write_asked(task, examples, tmp_path)
     found = drift(artifact, path, DriftConfig(reference=path))
     assert not found.drifted
     names = {each.name for each in found.measures}
     assert names == {"tokens of a text", "share of unknown or rare tokens"} | PREDICTED[kind]
+
+
+def test_a_question_may_have_more_choices_than_the_model_knows(tmp_path: Path) -> None:
+    """A finished model records the first one alone."""
+    from tests.comparison.test_calibration import sure_model
+
+    task = choice_task()
+    alone = replace(task, labels=task.labels[:1], text_columns=("question", "choices"))
+    artifact = sure_model(alone, tmp_path / "model")
+    path = tmp_path / "asked.jsonl"
+    rows = [{"question": first, "choices": more} for first, *more in task.train.examples]
+    path.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    found = drift(artifact, path, DriftConfig(reference=path))
+    shares = found.measures[-1].reference
+    assert isinstance(shares, dict) and {*shares} == {"0", "1", "2"}
 
 
 def test_words_outside_of_entities_hide_no_change() -> None:
@@ -266,3 +277,35 @@ def test_words_outside_of_entities_hide_no_change() -> None:
     then, now = ([_labels_of(TAGGING.problem, tags, text)] * 60 for text in texts)
     assert of_labels(then, now)[0] == 1.0
     assert _labels_of(TAGGING.problem, tags, (0, 0)) == ("none",)
+
+
+def test_the_texts_of_vectors_are_compared_with_those_of_their_column(
+    teacher_of: Callable[[str], Artifact], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Questions are short, and answers long: neither is like both together."""
+    words = [f"apple {'pear ' * (row % 3)}" for row in range(240)]
+    pairs = tuple((text.strip(), f"{text}saw saw hammer drill") for text in words)
+    split, columns = Split(pairs, (math.inf,) * len(pairs)), ("question", "answer")
+    kind = "sentence_embedding"
+    task = replace(TASKS[kind], text_columns=columns, train=split, dev=split)
+    artifact = teacher_of(kind)
+    record = artifact.card.task.model_copy(update={"text_columns": columns})
+    artifact = replace(artifact, card=artifact.card.model_copy(update={"task": record}))
+    path = tmp_path / "recent.csv"
+    path.write_text("\n".join(["question,answer", *map(",".join, pairs)]), encoding="utf-8")
+    for column, settings in {"question": {}, "answer": {"text_column": "answer"}}.items():
+        found = drift(artifact, path, PLAIN, task, TaskConfig.parse(settings))
+        assert not found.drifted and all(each.effect == 0 for each in found.measures)
+        assert found.reference.startswith(f"column '{column}' of the held-out texts")
+    both = TaskConfig.parse({"pair_column": "answer"})
+    with pytest.raises(ConfigError, match=r"Leave --pair-column out"):
+        drift(artifact, path, PLAIN, task, both)
+    monkeypatch.setattr("bertender.api.task_of", lambda artifacts, settings: task)
+    named = ("--text-column", "question", "--pair-column", "answer", "--dev", path)
+    assert invoke("drift", artifact.path, path, *named).exit_code == 0, "pairs of --dev"
+
+
+def test_a_task_is_one_of_the_models_kind(trained: Artifact, tmp_path: Path) -> None:
+    recent = file_of(tmp_path, words_alone(240, 75).dev)
+    with pytest.raises(ConfigError, match="is one of 'regression'"):
+        drift(trained, recent, PLAIN, TASKS["regression"])
