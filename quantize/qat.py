@@ -23,17 +23,29 @@ from torch import nn
 from torch.nn.utils import parametrize
 from transformers import PreTrainedModel
 
-from bertender.comparison.accuracy import evaluate, predict, predict_outputs, warn_early
+from bertender.comparison.accuracy import (
+    TOKENS_PER_BATCH,
+    encoded_buckets,
+    evaluate,
+    predict,
+    predict_outputs,
+    warn_early,
+)
 from bertender.core.artifact import Artifact, new_artifact
 from bertender.core.errors import ModelError
-from bertender.models.classifier import TorchPredictor, load_torch_classifier, model_inputs
+from bertender.models.classifier import (
+    Classifier,
+    TorchPredictor,
+    load_torch_classifier,
+    model_inputs,
+)
 from bertender.models.graphs import move_graph
 from bertender.models.onnx_session import FEWER_BITS, ONNX_NAME
 from bertender.models.runtimes import saturates
+from bertender.text.batch import Example
 from bertender.text.tokenizer import load_tokenizer
 from bertender.training.examples import TensorBatch, TokenDataset, token_dataset
 from bertender.training.heads import head_of
-from bertender.training.heads.head import PREDICTING
 from bertender.training.loop import TrainingReport, train, training_findings
 from bertender.training.steps import LossParts
 from quantize.context import QuantizationContext, Writer, Written
@@ -197,17 +209,23 @@ def _examples(context: QuantizationContext) -> TokenDataset:
         logits = torch.from_numpy(predict(context.classifier, split.examples))
         return examples.with_columns(**{TEACHER_LOGITS: logits})
     classifier = replace(context.classifier, encode=context.task.problem.encoder(tokenizer))
-    logits = torch.from_numpy(predict(classifier, split.examples))  # below one another
-    rows, start = [], 0  # (seq, labels) of each token row, 0 at tokens without logits
-    for column in examples.columns[PREDICTING]:
-        predicting = torch.as_tensor(column).bool()
-        whole = torch.zeros(len(predicting), logits.shape[1])
-        end = start + int(predicting.sum())
-        whole[predicting] = logits[start:end]
-        rows.append(whole)
-        start = end
-    columns = {**examples.columns, TEACHER_LOGITS: rows}
+    columns = {**examples.columns, TEACHER_LOGITS: _token_logits(classifier, split.examples)}
     return TokenDataset(columns, examples.padding.with_others(**{TEACHER_LOGITS: 0}))
+
+
+def _token_logits(classifier: Classifier, examples: Sequence[Example]) -> list[torch.Tensor]:
+    """Return the logits (seq, labels) of each token row of some examples, in their order.
+
+    `predict` gives those of words alone, and later parts of words are learned too.
+    """
+    found: dict[int, Sequence[torch.Tensor]] = {}
+    for bucket in encoded_buckets(classifier.encode, examples, TOKENS_PER_BATCH):
+        batch = classifier.encode([examples[number] for number in bucket])
+        logits = torch.from_numpy(classifier.predictor.logits(batch))  # (rows, seq, labels)
+        real = torch.from_numpy(batch.arrays["attention_mask"]).bool()
+        rows = [own[mask] for own, mask in zip(logits, real, strict=True)]
+        found.update(zip(bucket, batch.by_example(rows), strict=True))
+    return [row for number in range(len(examples)) for row in found[number]]
 
 
 def score_while_training(context: QuantizationContext, fake: FakeQuantized) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +15,12 @@ from onnx import numpy_helper
 from bertender.comparison import accuracy as constant
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConstantError, ModelError
-from bertender.models.classifier import load_torch_classifier, onnx_file, open_classifier
+from bertender.models.classifier import (
+    load_torch_classifier,
+    model_inputs,
+    onnx_file,
+    open_classifier,
+)
 from bertender.recipes.stages import STAGES
 from bertender.tasks.task import Split, Task
 from bertender.training.steps import switch_off_dropout
@@ -31,8 +36,10 @@ from quantize.qat import (
 )
 from tests.listening import no_training
 from tests.quantize.contexts import QAT_QUICK, config_of, context_of, target_for, write
+from tests.toy_heads import JOINT
 from tests.toy_models import SHAPES, save_artifact, tiny_classifier
-from tests.toys import toy_task
+from tests.toy_tagging import TASK as TAGGING
+from tests.toys import answer_task, toy_task
 
 LAYER = "bert.encoder.layer.1.output.dense"
 TABLE = "bert.embeddings.word_embeddings"
@@ -236,6 +243,24 @@ def test_the_float_model_s_answers_are_learned_unless_told_otherwise(
     artifact = STAGES["quantize"].make([source], task, config, tmp_path / "int8")
     losses = artifact.card.findings.training.losses
     assert ("soft" in losses[0]) is bool(soft)
+
+
+@pytest.mark.parametrize("task", [TAGGING, JOINT, answer_task()], ids=lambda task: task.metric)
+def test_every_token_learns_the_float_model_s_own_answer(
+    task: Task, teacher_of: Callable[[str], Artifact], tmp_path: Path
+) -> None:
+    """Of words of several parts too, of which outputs are those of the first part."""
+    source, texts = teacher_of(task.problem_type), task.train.first(8)
+    if task.problem.labels_words:
+        words = tuple(tuple(f"{word}'s" for word in each) for each in texts.examples)
+        texts = replace(texts, examples=words)
+    context = context_of(source, replace(task, train=texts), tmp_path, scheme="qat", **QAT_QUICK)
+    examples, model = training._examples(context), load_torch_classifier(source)
+    for row in range(len(examples)):
+        own = examples.collate([examples[row]])
+        with torch.inference_mode():
+            wanted = model(**model_inputs(model, own)).logits
+        torch.testing.assert_close(own[training.TEACHER_LOGITS], wanted, atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.slow
