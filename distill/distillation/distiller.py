@@ -107,8 +107,6 @@ def distill_from_file(task: Task, config: DistillConfig, out: Path) -> Artifact:
     check_own_start(config)
     file = read_teacher_file(config.teacher_file, task, config.columns)
     check_outputs(file)
-    if config.control:
-        check_control(file)
     if len(task.train):
         logger.warning(
             "task %s: the %d training texts of the task are not learned from: those of %s are",
@@ -133,6 +131,8 @@ def distill(
             student's checkpoints stay.
     """
     config.check_rules()
+    if config.control:
+        check_control(teacher, task)
     parent = teacher if isinstance(teacher, Artifact) else None
     check_writable(out, parent)  # before the teacher reads every text
     for source in filter(None, (config.student, config.augmentation_model, *config.more_teachers)):
@@ -341,12 +341,21 @@ def _labelled(distillation: OnTask) -> int:
     return sum(map(is_labelled, labels))
 
 
-def check_control(file: TeacherFile) -> None:
-    """Raise ConfigError where a file has hard labels alone, so that the control is the student."""
-    if file.weights is None and (file.form == "labels" or not file.kind.has_probabilities):
+def check_control(teacher: Artifact | TeacherFile, task: Task) -> None:
+    """Raise ConfigError where a control has no labels, or where it is the student: of a file that
+    has hard labels alone."""
+    if not isinstance(teacher, TeacherFile):
+        if not len(task.train.labelled):
+            raise ConfigError(
+                f"control=True: it learns from labels alone, and task {task.name!r} has no "
+                "labelled texts. Give --train FILE, or leave it out."
+            )
+    elif teacher.weights is None and (
+        teacher.form == "labels" or not teacher.kind.has_probabilities
+    ):
         raise ConfigError(
-            f"control=True: {file.path} has labels without probabilities or confidence, so that "
-            "the student is its own control. Leave it out."
+            f"control=True: {teacher.path} has labels without probabilities or confidence, so "
+            "that the student is its own control. Leave it out."
         )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError
 from bertender.core.findings import ControlFindings
 from bertender.problems.multi_label_classification import MULTI_LABEL
-from bertender.tasks.task import Task
+from bertender.tasks.task import Split, Task
 from bertender.training.checkpoint import weights_digest
 from distill.distillation.config import DistillConfig
 from distill.distillation.distiller import (
@@ -231,6 +231,17 @@ def test_a_control_learns_from_the_labelled_texts_alone(
     control, _ = control_of(trained_teacher, task, config, epochs=1)
     assert control.texts.task.train == task.train
     assert len(control.texts.teachers) == 1
+
+
+def test_a_control_without_labels_is_refused_before_a_training(
+    trained_teacher: Artifact, task: Task, tmp_path: Path
+) -> None:
+    (tmp_path / "more.txt").write_text("a plum\na saw\n")
+    config = DistillConfig(**SETTINGS, unlabelled=tmp_path / "more.txt", control=True)
+    unlabelled = replace(task, train=Split((), ()))
+    with pytest.raises(ConfigError, match=r"control=True: .* no labelled texts"), no_training():
+        distill(trained_teacher, unlabelled, config, tmp_path / "student")
+    assert [path.name for path in tmp_path.iterdir()] == ["more.txt"]
 
 
 ITS_OWN_CONTROL: dict[str, dict[str, Any]] = {
