@@ -89,7 +89,7 @@ class MobileBertStudent(StudentKind):
         import torch
         from transformers import MobileBertConfig, MobileBertForSequenceClassification
 
-        from bertender.models.families import FAMILIES
+        from bertender.models.families import FAMILIES, family_name
         from distill.students.weights import (
             factors,
             inherited_settings,
@@ -110,7 +110,7 @@ class MobileBertStudent(StudentKind):
             "key_query_shared_bottleneck": not self.tiny,
         }
         source, words = start.config, word_table(start)
-        alike = isinstance(start, MobileBertForSequenceClassification) and all(
+        alike = family_name(source) == self.model_type and all(
             getattr(source, name) == value for name, value in layers.items()
         )
         if alike and not shape.other_widths(start):

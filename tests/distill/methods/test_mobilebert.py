@@ -11,6 +11,8 @@ from transformers import AutoModelForMaskedLM, PreTrainedModel
 
 from bertender.core.errors import ModelError
 from bertender.models.families import FAMILIES, padding_embedding
+from bertender.problems import PROBLEMS
+from bertender.training.heads import HEADS
 from distill.distillation.config import DistillConfig, GeneralConfig
 from distill.distillation.distillation import DistillationObjective, phase_settings
 from distill.distillation.general import GeneralTeacher, distill_general
@@ -20,6 +22,7 @@ from distill.losses.training_modules import LayerAfterLayer
 from distill.methods import METHODS
 from distill.methods.mobilebert import MobileBertStudent
 from distill.students import StudentKind, StudentShape
+from distill.students.weights import with_head
 from tests.distill.distillation.general_settings import settings_of
 from tests.toy_models import VOCABULARY, save_language_model, tiny_classifier
 from tests.toys import passages, tiny_tokenizer
@@ -230,8 +233,10 @@ def test_layers_to_start_from_are_refused() -> None:
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_a_mobilebert_of_the_same_kind_is_taken_whole(name: str) -> None:
-    source = KINDS[name].build(tiny_classifier("bert"), StudentShape(4))
+@pytest.mark.parametrize("problem", PROBLEMS)
+def test_a_mobilebert_of_the_same_kind_is_taken_whole(name: str, problem: str) -> None:
+    built = KINDS[name].build(tiny_classifier("bert"), StudentShape(4))
+    source = with_head(built, HEADS[problem])
     again = KINDS[name].build(source, StudentShape(4))
     taken = again.state_dict()
     assert all(torch.equal(taken[key], weight) for key, weight in source.state_dict().items())
