@@ -117,6 +117,14 @@ class MultiTaskConfig(FinetuneConfig):
     """Settings of `finetune`, which may train on several tasks in one run."""
 
     panel: ClassVar[str] = "Training"
+    rules: ClassVar[Mapping[str, Rule[Any]]] = {
+        "windows of several tasks": Rule(
+            lambda config: bool(config.more_tasks),
+            "the texts of several tasks are cut. Leave it out, or fine-tune on each alone.",
+            frozenset({"windows"}),
+            beyond_default=True,
+        )
+    }
 
     more_tasks: Annotated[
         tuple[str, ...], BeforeValidator(parts_of), AfterValidator(_known_and_distinct)

@@ -304,6 +304,12 @@ def test_the_command_lines_form() -> None:
     assert MultiTaskConfig.parse({"more_tasks": "cola, pairs"}).more_tasks == ("cola", "pairs")
 
 
+def test_windows_of_several_tasks_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"windows=mean: the texts of several"):
+        MultiTaskConfig.parse({**SHORT, "more_tasks": "cola", "windows": "mean"})
+    assert MultiTaskConfig.parse({"windows": "mean"}).windows == "mean"
+
+
 @pytest.fixture
 def untrained(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(multitask, "train", lambda *given, **named: pytest.fail("it trained"))
