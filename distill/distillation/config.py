@@ -457,6 +457,13 @@ DISTILL_RULES: Mapping[str, Rule[DistillConfig]] = {
         frozenset(FILE_SETTINGS),
         beyond_default=True,
     ),
+    "rows of a file among more teachers": Rule(
+        lambda config: config.teacher_file is None,
+        "for the rows of a file given by --teacher; one in more_teachers gives outputs alone. "
+        "Leave it out, or give --teacher the file.",
+        frozenset({"gold_column", "min_confidence"}),
+        beyond_default=True,
+    ),
     "unlabelled texts without teacher outputs": Rule(
         lambda config: not config.changed_method().needs,
         "method {method!r} learns from labels alone, which these texts do not have. Leave out what "

@@ -377,6 +377,10 @@ REFUSED: Mapping[str, tuple[dict[str, Any], str]] = {
         {"min_confidence": 0.8},
         "min_confidence=0.8: for a teacher that is a data file, and no teacher is one",
     ),
+    "rows of a file among more teachers": (
+        {"more_teachers": "labels.jsonl", "min_confidence": 0.8, "gold_column": "truth"},
+        "gold_column=truth, min_confidence=0.8: for the rows of a file given by --teacher",
+    ),
 }
 
 

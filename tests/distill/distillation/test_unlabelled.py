@@ -278,6 +278,7 @@ ELSEWHERE = {
     "cut vocabulary for token-level losses",
     "augmentation without teacher outputs",
     "more teachers without logits",
+    "rows of a file among more teachers",
     "unlabelled texts without teacher outputs",
 }
 """Rules with a test of their own."""
