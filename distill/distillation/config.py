@@ -312,6 +312,7 @@ class StudentConfig(PhasedConfig):
             feed_forward_size=self.feed_forward_size,
             teacher_layers=self.teacher_layers,
             texts=texts,
+            own_start=own_start,
         )
 
 

@@ -10,8 +10,8 @@ Departures: the paper fine-tunes some students on the labels afterwards; `berten
 
 **MiniBERT** (Tsai et al. 2019, arXiv 1909.00100): a small tagger on its teacher's vocabulary.
 Student: a BERT of 3 layers, 256 wide, with the teacher's tokens; a model named by `--student` keeps
-its layers. Loss: the teacher's softened distribution at each word, or for the text where texts have
-one label.
+its layers and width. Loss: the teacher's softened distribution at each word, or for the text where
+texts have one label.
 The paper was not available: depth, width, the shared vocabulary and the soft labels are as recalled
 from it. Heads of 64, a feed-forward part of 1,024 and T = 2 are choices made here.
 Departures: the paper pre-trains the student like BERT, on the teacher's languages; here, `bertender
@@ -47,7 +47,8 @@ HEAD_DIM = 64
 
 
 class MiniBertStudent(AnyWidthStudent):
-    """A BERT 256 wide with the teacher's vocabulary, or as wide as a narrower teacher.
+    """A BERT 256 wide with the teacher's vocabulary; or as wide as its own start, or as a narrower
+    teacher.
 
     Its layers are random. Word and position embeddings are the teacher's, projected on the
     principal directions of the word table, which best keep angles and distances; they are random
@@ -63,8 +64,9 @@ class MiniBertStudent(AnyWidthStudent):
         Raises:
             ModelError: as `AnyWidthStudent`.
         """
-        width = shape.hidden_size or min(HIDDEN_SIZE, start.config.hidden_size)
-        if width == start.config.hidden_size:
+        theirs: int = start.config.hidden_size
+        width = shape.hidden_size or (theirs if shape.own_start else min(HIDDEN_SIZE, theirs))
+        if width == theirs:
             return super().build(start, shape)
         most = max(width // HEAD_DIM, 1)
         heads = next(heads for heads in range(most, 0, -1) if width % heads == 0)

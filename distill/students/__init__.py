@@ -91,6 +91,8 @@ class StudentShape:
     """Token counts in the training texts; None for kinds that do not need them."""
     texts: int = 1
     """Texts per example; 2 for pairs, whose texts some students encode separately."""
+    own_start: bool = False
+    """Whether the start is an encoder other than the teacher."""
 
     def other_widths(self, start: PreTrainedModel) -> dict[str, int]:
         """Return the widths that differ from the start's, by setting."""

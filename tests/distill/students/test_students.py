@@ -13,6 +13,8 @@ from transformers import DistilBertForSequenceClassification, PreTrainedModel
 
 from bertender.core.errors import ModelError
 from bertender.models.families import FAMILIES, encoder_layers
+from distill.distillation.config import DistillConfig
+from distill.methods import METHODS
 from distill.methods.albert import AlbertStudent
 from distill.methods.bilstm import BiLstmStudent, strongest_directions
 from distill.methods.compact import MiniBertStudent
@@ -392,9 +394,13 @@ def test_a_minibert_is_256_wide_with_heads_of_64() -> None:
     assert (config.num_attention_heads, config.intermediate_size) == (4, 1024)
 
 
-def test_a_start_that_is_a_minibert_already_keeps_its_layers() -> None:
-    start = tiny_classifier("bert", num_hidden_layers=3)
-    student = minibert_student(start, StudentShape(3)).state_dict()
+@pytest.mark.parametrize("own_start", [False, True])
+def test_a_start_that_is_a_minibert_already_keeps_its_layers(own_start: bool) -> None:
+    """One that is named may be wider than 256."""
+    width = {"hidden_size": 320} if own_start else {}
+    start = tiny_classifier("bert", num_hidden_layers=3, **width)
+    shape = DistillConfig(method="minibert").shape(METHODS["minibert"], 3, own_start=own_start)
+    student = minibert_student(start, shape).state_dict()
     assert all(torch.equal(student[name], theirs) for name, theirs in start.state_dict().items())
 
 
