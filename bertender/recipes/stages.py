@@ -278,11 +278,11 @@ class Finetune(Stage):
         return expected_encoder(config.teacher, earlier)
 
     def check(self, config: MultiTaskConfig, task: Task) -> None:
-        from distill.finetuning.config import check_distinct, check_one_text, check_word_labels
+        from distill.finetuning.config import check_distinct, check_task, check_word_labels
 
         check_distinct((task.name, *config.more_tasks))
         check_word_labels(task, config)
-        check_one_text(task, config)
+        check_task(task, config)
         for each in config.more_tasks:
             TaskData(each).digest()  # loads them
 

@@ -135,12 +135,17 @@ class MultiTaskConfig(FinetuneConfig):
     )
 
 
-def check_one_text(task: Task, config: FinetuneConfig) -> None:
-    """Raise ConfigError for windows of examples that are not one text."""
+def check_task(task: Task, config: FinetuneConfig) -> None:
+    """Raise ConfigError for settings that do not fit this kind of task."""
     if config.windows and not (task.problem.takes_windows and len(task.text_columns) == 1):
         raise ConfigError(
             f"windows={config.windows}: for examples of one text each, and task {task.name!r} is "
             f"one of {task.problem_type!r} with {', '.join(task.text_columns)}. Leave it out."
+        )
+    if config.freeze and task.problem.gives_vectors:
+        raise ConfigError(
+            f"freeze={config.freeze}: the vectors of task {task.name!r} are the encoder's own, "
+            "with no head that could learn. Leave it out."
         )
 
 

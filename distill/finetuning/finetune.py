@@ -57,7 +57,7 @@ from distill.finetuning.config import (
     FinetuneConfig,
     MultiTaskConfig,
     check_distinct,
-    check_one_text,
+    check_task,
     check_word_labels,
     sibling_paths,
 )
@@ -102,10 +102,10 @@ def finetune(
         ConstantError: the trained model predicts only one label. Its checkpoints stay.
     """
     config.check_rules()
+    check_task(task, config)
     config = config.paced()
     keeping = config.keeping(len(task.selection) > 0)
     head = head_of(task.problem).configured(config, task)
-    check_one_text(task, config)
     max_length = config.max_length or usual_length([task], tokenizer, config.windows)
     tokenizer = cut_at(tokenizer, max_length, model.config, config.windows)
     examples = token_dataset(task.train, tokenizer, task.problem_type)

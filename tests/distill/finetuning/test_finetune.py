@@ -35,7 +35,7 @@ from distill.teachers.encoders import load_classifier, load_to_learn
 from distill.trained import evaluated
 from tests.front import fail, write_csv
 from tests.toy_models import SHAPES, save_encoder
-from tests.toys import number_task
+from tests.toys import number_task, similarity_task
 from tests.training.runs import classification
 
 QUICK = {"epochs": 3, "batch_size": 16, "learning_rate": 3e-3, "precision": "fp32"}
@@ -107,6 +107,14 @@ def test_a_frozen_encoder_gives_in_training_what_it_gives_later() -> None:
         assert not torch.equal(model.train().base_model(**inputs).last_hidden_state, states)
         expected = model.eval().base_model(**inputs).last_hidden_state
     torch.testing.assert_close(states, expected)
+
+
+@pytest.mark.parametrize("freeze", ["encoder", "gradual"])
+def test_vectors_have_no_head_to_learn_beside_a_frozen_encoder(freeze: str, tmp_path: Path) -> None:
+    encoder = save_encoder("bert", tmp_path / "encoder")
+    config = FinetuneConfig(teacher=str(encoder), **{**QUICK, "epochs": 1}, freeze=freeze)
+    with pytest.raises(ConfigError, match=f"freeze={freeze}: the vectors of task 'alike'"):
+        finetune_by_name(similarity_task(), config, tmp_path / "made")
 
 
 def test_layers_begin_to_learn_one_after_the_other(tmp_path: Path) -> None:
