@@ -236,6 +236,12 @@ def check_task(config: DistillConfig, method: Method, task: Task) -> None:
             f"{', '.join(unread)}: task {task.name!r} is one of {task.problem_type!r}, and {why}. "
             "Leave out what is named."
         )
+    if task.problem.keeps_vocabulary and config.vocab_floor > 1 and config.most_entries is None:
+        raise ConfigError(
+            f"vocab_floor={config.vocab_floor}: task {task.name!r} is one of "
+            f"{task.problem_type!r}, whose vocabulary stays whole unless its size is set. Leave it "
+            "out."
+        )
     terms = [term for phase in method.phases for term in phase.terms]
     if config.changes_labels and not any(isinstance(t, HardLabels) and t.weight for t in terms):
         raise ConfigError(

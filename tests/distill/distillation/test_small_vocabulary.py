@@ -22,7 +22,7 @@ from bertender.training.checkpoint import weights_digest
 from distill.distillation import on_task as on_task_module
 from distill.distillation.config import DistillConfig
 from distill.distillation.distiller import control_of, distill
-from distill.distillation.on_task import OnTask
+from distill.distillation.on_task import OnTask, check_task
 from distill.methods import METHODS
 from tests.distill.distillation.settings import OF_METHOD, SHORT
 from tests.quick import quick
@@ -155,6 +155,17 @@ def test_settings_that_conflict_are_refused(case: str) -> None:
     settings, words = REFUSED[case]
     with pytest.raises(ConfigError, match=words):
         DistillConfig.parse(settings)
+
+
+KEPT_WHOLE = [name for name, task in TASKS.items() if task.problem.keeps_vocabulary]
+
+
+@pytest.mark.parametrize("problem", KEPT_WHOLE)
+def test_a_floor_of_a_vocabulary_that_stays_whole_is_refused(problem: str) -> None:
+    settings = {"method": "pd", "student": "an-encoder", "vocab_floor": 2}
+    config = DistillConfig.parse(settings)
+    with pytest.raises(ConfigError, match=rf"vocab_floor=2: .*{problem}.* stays whole"):
+        check_task(config, config.changed_method(), TASKS[problem])
 
 
 def test_no_room_for_single_characters_is_refused(trained_teacher: Artifact, task: Task) -> None:
