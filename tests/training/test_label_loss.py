@@ -19,11 +19,15 @@ from bertender.problems.single_label_classification import SINGLE_LABEL
 from bertender.problems.token_classification import TOKEN_CLASSIFICATION
 from bertender.tasks.task import Split, Task
 from bertender.training.config import TaskTrainingConfig
-from bertender.training.heads import HEADS
+from bertender.training.examples import token_dataset
+from bertender.training.heads import HEADS, head_of
 from bertender.training.heads.head import LabelLoss, hard_labels, parts_of_a_batch
 from distill.distillation.config import DistillConfig
 from distill.distillation.on_task import check_task
-from tests.toys import toy_task
+from distill.students.weights import with_head
+from tests.toy_kinds import TASKS
+from tests.toy_models import tiny_classifier
+from tests.toys import tiny_tokenizer, toy_task
 
 BALANCED = TaskTrainingConfig(class_weights="balanced", label_smoothing=0.1)
 LOGITS = torch.tensor([[2.0, 0.5, -1.0], [0.1, 0.2, 0.3], [1.0, -2.0, 0.0], [9.0, 9.0, 0.0]])
@@ -72,6 +76,28 @@ def test_a_rare_label_of_sets_counts_as_much_as_its_absence() -> None:
         LOGITS[:2], truth, pos_weight=torch.tensor(head.label_loss.weights)
     )
     assert float(head.hard_loss(LOGITS[:2], batch)) == pytest.approx(float(expected))
+
+
+SUMMED = [name for name, task in TASKS.items() if not task.problem.gives_vectors]
+
+
+@pytest.mark.parametrize("name", SUMMED)
+def test_losses_are_summed_over_what_has_a_label(name: str) -> None:
+    """Of several heads, over each one's own."""
+    split, problem = TASKS[name].train.first(12), TASKS[name].problem
+    targets = (
+        target if row % 3 else problem.unlabelled(example)
+        for row, (example, target) in enumerate(zip(split.examples, split.label_ids, strict=True))
+    )
+    split, head = replace(split, label_ids=tuple(targets)), head_of(problem)
+    outputs = len(problem.output_names(TASKS[name].labels))
+    model = with_head(tiny_classifier("bert", outputs), head).eval()
+    examples = token_dataset(split, tiny_tokenizer(), name)
+    rows = [examples[row] for row in range(len(examples))]
+    with torch.no_grad():
+        alone = sum(float(head.summed_loss(model, examples.collate([row]))) for row in rows)
+        together = float(head.summed_loss(model, examples.collate(rows)))
+    assert together == pytest.approx(alone, rel=1e-4)
 
 
 def test_a_label_of_every_set_is_learned() -> None:

@@ -397,7 +397,11 @@ class Head:
     def summed_loss(self, model: torch.nn.Module, batch: TensorBatch) -> torch.Tensor:
         """Return the sum of the losses of all predictions, so that each has its own gradient."""
         logits = self.logits(model(**model_inputs(model, batch)), batch)
-        return self.hard_loss(logits, batch) * len(self.predicted(logits, batch))
+        return self.hard_loss(logits, batch) * self.labelled(logits, batch)
+
+    def labelled(self, logits: torch.Tensor, batch: TensorBatch) -> int:
+        """Return the number of labelled predictions, whose mean loss `hard_loss` is."""
+        return int((batch["labels"] != NO_LABEL).sum())
 
 
 def row_weights(batch: TensorBatch, rows: torch.Tensor) -> tuple[torch.Tensor, ...]:

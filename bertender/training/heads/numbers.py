@@ -68,6 +68,9 @@ class NumberHead(TextHead):
         losses = self._distances(logits, labels.where(known, 0.0), batch)
         return (losses * known).sum() / divisor(known.sum().float())
 
+    def labelled(self, logits: torch.Tensor, batch: TensorBatch) -> int:
+        return int(batch["labels"].isfinite().sum())
+
     def averaged(self, logits: Sequence[torch.Tensor]) -> torch.Tensor:
         return sum(logits[1:], start=logits[0]) / len(logits)
 

@@ -204,7 +204,7 @@ class SeveralHead(Head):
         total = logits.new_zeros(())
         for name, head, own in self._split(logits):
             of_head = self._batch(name, batch)
-            total = total + head.hard_loss(own, of_head) * len(head.predicted(own, of_head))
+            total = total + head.hard_loss(own, of_head) * head.labelled(own, of_head)
         return total
 
     def _mean(self, loss: Callable[..., torch.Tensor], *logits: torch.Tensor) -> torch.Tensor:

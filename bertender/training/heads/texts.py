@@ -114,6 +114,9 @@ class SetHead(TextHead):
         known = (numbers != NO_LABEL).all(-1)  # padding may be on the left
         return (losses.mean(-1) * known).sum() / divisor(known.sum().float())
 
+    def labelled(self, logits: torch.Tensor, batch: TensorBatch) -> int:
+        return int((batch["labels"][:, 0] != NO_LABEL).sum()) * logits.shape[-1]
+
     def balanced(self, task: Task) -> tuple[float, ...]:
         """Return the weight of each label in texts that have it, so that these have the same sum as
         the other texts; 1 for labels that none or all of them have."""
@@ -181,6 +184,9 @@ class RankingHead(Head):
         shares = relevances[known] / sums[known, None]
         chances = self.predicted(logits, batch)[known].log_softmax(-1)
         return -(shares * chances).sum() / divisor(known.sum().float())
+
+    def labelled(self, logits: torch.Tensor, batch: TensorBatch) -> int:
+        return int((_by_query(batch["labels"], batch, fill=0.0).sum(1) > 0).sum())
 
     def predicted(self, logits: torch.Tensor, batch: TensorBatch) -> torch.Tensor:
         """Return the scores of each query, (queries, most passages)."""
