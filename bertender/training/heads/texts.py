@@ -22,7 +22,9 @@ from bertender.training.heads.head import (
     averaged_distributions,
     divisor,
     label_counts,
+    logit_mse,
     precise,
+    row_weights,
 )
 
 if TYPE_CHECKING:
@@ -128,6 +130,12 @@ class SetHead(TextHead):
         import torch
 
         return torch.stack([torch.zeros_like(logits), logits], dim=-1).flatten(0, -2)
+
+    def logit_loss(
+        self, student: torch.Tensor, teacher: torch.Tensor, batch: TensorBatch
+    ) -> torch.Tensor:
+        """Return the mean squared difference of the logits, over texts and labels."""
+        return logit_mse(student, teacher, *row_weights(batch, student))
 
     def averaged(self, logits: Sequence[torch.Tensor]) -> torch.Tensor:
         if len(logits) == 1:

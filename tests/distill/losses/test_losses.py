@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bertender.training.heads.head import hard_labels, logit_mse, soft_labels
+from bertender.training.heads.texts import SetHead
 from distill.losses.terms import (
     attention_divergence,
     attention_mse,
@@ -145,6 +146,7 @@ def test_logit_mse_by_hand() -> None:
     teacher = torch.tensor([[0.0, 5.0], [0.0, 3.0]])
     assert float(logit_mse(student, teacher)) == pytest.approx(14 / 4)
     assert float(logit_mse(student + 2.0, student)) == pytest.approx(4.0)
+    assert float(SetHead().logit_loss(student, teacher, {})) == pytest.approx(14 / 4)
 
 
 def test_soft_labels_are_the_mean_over_the_batch() -> None:
