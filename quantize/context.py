@@ -91,12 +91,24 @@ def observed(
         for batch in batches:
             arrays = session.run(names, {name: batch.arrays[name] for name in inputs})
             real = batch.arrays["attention_mask"].astype(bool)
-            yield {
-                name: array[real]
-                if array.ndim > 2 and array.shape[:2] == real.shape  # (batch, seq, ...)
-                else array.reshape(-1)  # a pooled (batch, hidden)
-                for name, array in zip(names, arrays, strict=True)
-            }
+            yield {name: at_tokens(array, real) for name, array in zip(names, arrays, strict=True)}
+
+
+def at_tokens(values: Any, mask: Any) -> Any:
+    """Return the values of an activation at positions with text; all of one without tokens.
+
+    Args:
+        values: array or tensor: (batch, seq, ...); (seq, batch, ...), as in XLNet; (batch * seq,
+            inputs), as in GPT-2; or without tokens, as a pooled (batch, inputs).
+        mask: (batch, seq), of the same library.
+    """
+    if values.ndim == 2:
+        tokens = mask.reshape(-1)
+        return values[tokens] if len(values) == len(tokens) else values
+    for real in (mask, mask.T):
+        if values.shape[:2] == real.shape:
+            return values[real]
+    return values
 
 
 def observed_rows(

@@ -22,6 +22,7 @@ import torch
 from torch import nn
 from torch.nn.utils import parametrize
 from transformers import PreTrainedModel
+from transformers.pytorch_utils import Conv1D
 
 from bertender.comparison.accuracy import (
     TOKENS_PER_BATCH,
@@ -48,7 +49,7 @@ from bertender.training.examples import TensorBatch, TokenDataset, token_dataset
 from bertender.training.heads import head_of
 from bertender.training.loop import TrainingReport, train, training_findings
 from bertender.training.steps import LossParts
-from quantize.context import QuantizationContext, Writer, Written
+from quantize.context import QuantizationContext, Writer, Written, at_tokens
 from quantize.integers import INTEGERS, Integers, Range
 from quantize.post_training import write_with_ranges
 
@@ -79,7 +80,10 @@ class Qat(Writer):
         if shared and saturates() and context.target.has_8_bit_weights:
             raise ModelError(FEWER_BITS)  # this CPU cannot open the model
         integers = INTEGERS[context.target.weights]
-        weights = {path: RoundedWeight(integers) for path in start.paths.values()}
+        weights = {
+            path: RoundedWeight(integers, axis_of_inputs(start.model.get_submodule(path)))
+            for path in start.paths.values()
+        }
         trained = train_graph(start, weights, start.tables, target)
         return trained.report(write_with_ranges(trained.context, target, trained.ranges))
 
@@ -307,15 +311,36 @@ class WeightRounding(nn.Module):
         return weight
 
 
-class RoundedWeight(WeightRounding):
-    """8 bits, with a scale for each output."""
+def axis_of_inputs(layer: nn.Module) -> int:
+    """Return the axis of a linear layer's weight that is summed over.
 
-    def __init__(self, integers: Integers) -> None:
+    Raises:
+        ModelError: the layer is of another kind.
+    """
+    for kind, axis in ((nn.Linear, 1), (Conv1D, 0)):
+        if isinstance(layer, kind):
+            return axis
+    raise ModelError(
+        f"the model multiplies weights in a {type(layer).__name__}, and schemes that train round "
+        "linear layers alone. Export it, and quantize it with --scheme dynamic."
+    )
+
+
+class RoundedWeight(WeightRounding):
+    """8 bits, with a scale for each output.
+
+    Args:
+        integers: a row of INTEGERS.
+        inputs: axis of the inputs; 0 for GPT-2's layers, whose weights are (inputs, outputs).
+    """
+
+    def __init__(self, integers: Integers, inputs: int = 1) -> None:
         super().__init__()
         self.integers = integers
+        self.inputs = inputs
 
     def forward(self, weight: torch.Tensor) -> torch.Tensor:
-        largest = weight.detach().abs().amax(dim=1, keepdim=True)
+        largest = weight.detach().abs().amax(dim=self.inputs, keepdim=True)
         scale = (largest / self.integers.highest).clamp(min=LEAST_SCALE)
         return rounded(weight, scale, 0.0, self.integers)
 
@@ -354,9 +379,8 @@ class _RoundedActivation(nn.Module):
         return rounded_range(values, self.low, self.high, self.integers)
 
     def _watch(self, values: torch.Tensor) -> None:
-        mask = self.mask  # a pooled (batch, hidden) has no token axis
-        if mask is not None and values.ndim > mask.ndim and values.shape[:2] == mask.shape:
-            values = values[mask]
+        if self.mask is not None:
+            values = at_tokens(values, self.mask)
         for mine, now, wider in zip(
             (self.low, self.high), values.aminmax(), (torch.minimum, torch.maximum), strict=True
         ):

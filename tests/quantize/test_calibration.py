@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
 import pytest
+import torch
 from onnx import TensorProto, helper
 
 from bertender.core.artifact import Artifact
@@ -15,7 +18,7 @@ from bertender.models.classifier import onnx_file, open_classifier
 from bertender.tasks.task import Task
 from bertender.text.batch import Batch, Example
 from quantize import context as calibration
-from quantize.context import BINS, Batches, histograms, observed
+from quantize.context import BINS, Batches, at_tokens, histograms, observed
 from quantize.graph import take_inventory
 
 
@@ -60,6 +63,22 @@ def test_padding_is_not_counted(doubling: Path) -> None:
     assert found.counts.sum() == len(letters) and len(found.counts) == BINS
     total = float((found.centers * found.counts).sum())
     assert total == pytest.approx(2 * sum(letters), rel=1e-3)
+
+
+@pytest.mark.parametrize("kind", [np.asarray, torch.from_numpy])
+def test_tokens_are_found_in_each_order_that_models_have(kind: Callable[..., Any]) -> None:
+    """The second text is padded from its second token on."""
+    values, mask = np.arange(12.0).reshape(2, 3, 2), np.array([[1, 1, 1], [1, 0, 0]], dtype=bool)
+    orders = {
+        "batch, seq": values,
+        "seq, batch": values.transpose(1, 0, 2),
+        "batch * seq": values.reshape(6, 2),
+    }
+    for order, own in orders.items():
+        found = at_tokens(kind(own.copy()), kind(mask))
+        assert sorted(np.asarray(found).reshape(-1).tolist()) == [*range(8)], order
+    pooled = kind(values[:, 0].copy())
+    assert at_tokens(pooled, kind(mask)) is pooled
 
 
 def test_pooled_tensors_are_counted_whole(doubling: Path) -> None:

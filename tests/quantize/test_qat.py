@@ -11,6 +11,8 @@ import onnx
 import pytest
 import torch
 from onnx import numpy_helper
+from torch import nn
+from transformers.pytorch_utils import Conv1D
 
 from bertender.comparison import accuracy as constant
 from bertender.core.artifact import Artifact
@@ -30,6 +32,7 @@ from quantize.qat import (
     DECAY,
     FakeQuantized,
     RoundedWeight,
+    axis_of_inputs,
     round_rows,
     rounded,
     score_while_training,
@@ -76,6 +79,17 @@ def test_weights_have_a_scale_for_each_output_and_tables_one() -> None:
     left = one.rounded(table.numpy())
     looked_up = model.student.get_submodule(TABLE)(torch.arange(len(left)))
     assert np.abs(looked_up.detach().numpy() - left).max() < 1e-6
+
+
+@pytest.mark.parametrize(("layer", "inputs"), [(nn.Linear(6, 4), 1), (Conv1D(4, 6), 0)])
+def test_each_output_has_a_scale_whatever_its_axis(layer: nn.Module, inputs: int) -> None:
+    weight = layer.get_parameter("weight").detach()
+    assert axis_of_inputs(layer) == inputs and weight.shape[inputs] == 6
+    integers = INTEGERS["int8-symmetric"]
+    found = RoundedWeight(integers, inputs)(weight)
+    torch.testing.assert_close(found.T, RoundedWeight(integers, 1 - inputs)(weight.T))
+    with pytest.raises(ModelError, match=r"weights in a Conv1d, .*--scheme dynamic"):
+        axis_of_inputs(nn.Conv1d(1, 1, 1))
 
 
 def test_fused_weights_give_the_same_logits(task: Task, tmp_path: Path) -> None:
