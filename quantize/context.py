@@ -164,6 +164,10 @@ class Written:
     sensitivity: SensitivityFindings | None = None
     """Findings if parts may return to float."""
     training: TrainingFindings | None = None
+    thresholds: Mapping[str, float] | None = None
+    """Thresholds of labels, fitted to a trained model, which has them in its biases."""
+    fitted: Mapping[str, float] | None = None
+    """Decoding parameters fitted to a trained model; None for the source's."""
     reference: Classifier | None = None
     """Model that the graph must agree with; None for the source."""
     float_graph: Path | None = None
@@ -196,6 +200,8 @@ class QuantizationContext:
     """Smoothed activations of the float graph -> reduction of their noise."""
     integer_weights: Mapping[str, Integers8] = field(default_factory=dict)
     """Weights -> their integers, (inputs, outputs); other weights are rounded to the nearest."""
+    fitted: Mapping[str, float] | None = None
+    """Decoding parameters of new graphs; None for the source's."""
 
     @cached_property
     def inventory(self) -> Inventory:
@@ -203,8 +209,10 @@ class QuantizationContext:
 
     def opened(self, graph: Path) -> Classifier:
         """Return a classifier for another graph, in the runtime of the gates."""
-        predictor = RUNTIMES[self.config.runtime].open(graph)
-        return replace(self.classifier, predictor=predictor)
+        predictor, problem = RUNTIMES[self.config.runtime].open(graph), self.classifier.problem
+        if self.fitted is not None:
+            problem = problem.with_fitted(self.fitted)
+        return replace(self.classifier, predictor=predictor, problem=problem)
 
     @property
     def float_nodes(self) -> dict[str, str]:
@@ -247,12 +255,13 @@ class QuantizationContext:
         """Return the points lost, rounded so that 0.5 is not above a bound of 0.5."""
         return round(100 * (self.score_before - score), 6)
 
-    def held_out_scores(self, graph: Path, score: float) -> ScoreFindings:
+    def held_out_scores(self, graph: Path, score: float, **more: Any) -> ScoreFindings:
         """Return the held-out scores before and after, evaluated once at the end, and the choice's.
 
         Args:
             graph: graph to keep.
             score: its score on the validation texts.
+            more: other fields of ScoreFindings.
         """
         held_out, metric = self.task.dev, self.task.metric
         after, predictions = evaluate_all(self.opened(graph), held_out, metric)
@@ -260,7 +269,8 @@ class QuantizationContext:
         if self.task.chosen_on == "selection":
             before = evaluate(self.classifier, held_out, metric)[0].value
         choice = ChoiceScores(before=self.score_before, after=score, n=len(self.task.choices))
-        return score_findings(self.task, after, predictions, score_before=before, choice=choice)
+        more |= {"score_before": before, "choice": choice}
+        return score_findings(self.task, after, predictions, **more)
 
     def agrees(self, graph: Path, tolerance: str) -> bool:
         """Return whether a graph passes the parity gate by a row of TOLERANCES."""

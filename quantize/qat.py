@@ -27,11 +27,10 @@ from transformers.pytorch_utils import Conv1D
 from bertender.comparison.accuracy import (
     TOKENS_PER_BATCH,
     encoded_buckets,
-    evaluate,
     predict,
     predict_outputs,
-    warn_early,
 )
+from bertender.comparison.fitting import epoch_score, fit_decoding, fit_thresholds
 from bertender.core.artifact import Artifact, new_artifact
 from bertender.core.errors import ModelError
 from bertender.models.classifier import (
@@ -119,6 +118,10 @@ class Trained:
     paths: Mapping[str, str]
     """Product's node -> path of its layer in the model."""
     training: TrainingReport
+    thresholds: Mapping[str, float] | None
+    """Thresholds that are now part of the biases, by label; None without any."""
+    fitted: Mapping[str, float]
+    """Decoding parameters of the trained model."""
 
     @property
     def ranges(self) -> dict[str, Range]:
@@ -131,10 +134,15 @@ class Trained:
         classifier = self.context.classifier
         self.model.fuse()
         predictor = TorchPredictor(self.model.student)
+        problem = classifier.problem.with_fitted(self.fitted)
         return replace(
             written,
             training=training_findings({"labels": self.training}),
-            reference=replace(classifier, name="fake-quantized", predictor=predictor),
+            thresholds=self.thresholds,
+            fitted=self.fitted,
+            reference=replace(
+                classifier, name="fake-quantized", predictor=predictor, problem=problem
+            ),
             tolerance="fake-quantized",
             float_graph=self.context.graph,
         )
@@ -191,11 +199,15 @@ def train_graph(
         config,
         context.work,
         description="quantize",
-        at_epoch_end=lambda each: {context.task.metric: score_while_training(context, each)},
+        at_epoch_end=lambda each: score_while_training(context, each),
     )
     fake.eval()
+    fitting = (fake.student, load_tokenizer(context.source.path), context.task)
+    with parametrize.cached():
+        thresholds = fit_thresholds(*fitting) if context.task.problem.has_thresholds else None
+        fitted = fit_decoding(*fitting)
     graph = _export(context, fake, target)
-    return Trained(replace(context, graph=graph), fake, start.paths, report)
+    return Trained(replace(context, graph=graph), fake, start.paths, report, thresholds, fitted)
 
 
 def _examples(context: QuantizationContext) -> TokenDataset:
@@ -232,8 +244,8 @@ def _token_logits(classifier: Classifier, examples: Sequence[Example]) -> list[t
     return [row for number in range(len(examples)) for row in found[number]]
 
 
-def score_while_training(context: QuantizationContext, fake: FakeQuantized) -> float:
-    """Return the score of the model as it will be exported; its mode is kept.
+def score_while_training(context: QuantizationContext, fake: FakeQuantized) -> dict[str, float]:
+    """Return the score of the model as it will be exported, by metric; its mode is kept.
 
     In train mode, ranges would follow the held-out texts and their padding.
     """
@@ -241,10 +253,8 @@ def score_while_training(context: QuantizationContext, fake: FakeQuantized) -> f
     fake.eval()
     try:
         with parametrize.cached():  # weights are rounded once, not for each batch
-            classifier = replace(context.classifier, predictor=TorchPredictor(fake.student))
-            score, predictions = evaluate(classifier, context.task.choices, context.task.metric)
-            warn_early(context.task, context.task.choices, predictions, context.config)
-            return score.value
+            tokenizer = load_tokenizer(context.source.path)
+            return epoch_score(fake.student, tokenizer, context.task, context.config)
     finally:
         fake.train(training)
 

@@ -195,6 +195,9 @@ def _quantized(
         if SCHEMES[config.scheme].fitted:
             context = fit.applied(context)
         written = WRITERS[config.scheme].write(context, graph)
+        if written.fitted is not None:
+            context = replace(context, fitted=written.fitted)
+            draft.task = draft.task.model_copy(update={"fitted": dict(written.fitted)})
         quantization = check_graph(context, graph, written, target_name)
         draft.findings = Findings(
             training=written.training,
@@ -303,7 +306,8 @@ def check_scores(
             "no more. Schemes that lose less: mixed returns parts to float until it holds, qat "
             "trains; a trained model may need more epochs."
         )
-    scores = context.held_out_scores(graph, after)
+    own = {"thresholds": written.thresholds, "fitted": written.fitted or None}
+    scores = context.held_out_scores(graph, after, **own)
     if written.training:
         settings = ("scheme", *SETTINGS_OF_RUN)
         advice = f"{another_rate(config)}, more epochs, or a scheme that does not train"

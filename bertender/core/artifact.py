@@ -166,6 +166,7 @@ class Draft:
     """An artifact being written: put files into `directory`, and set its `findings`."""
 
     directory: Path
+    task: TaskRecord
     findings: Findings = field(default_factory=Findings)
 
 
@@ -196,7 +197,7 @@ def new_artifact(
     out = out.resolve()
     check_writable(out, parent)
     with replacing_directory(out) as directory:
-        draft = Draft(directory)
+        draft = Draft(directory, task)
         yield draft
         own_parent = None
         if parent is not None:
@@ -205,7 +206,7 @@ def new_artifact(
         card = Card(
             kind=kind,
             family=family,
-            task=task,
+            task=draft.task,
             precision=precision,
             max_length=max_length,
             stage=stage,

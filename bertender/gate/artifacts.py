@@ -111,7 +111,7 @@ def require_agreement(
 
     candidate = onnx_classifier(
         draft.directory,
-        source.card.task,
+        draft.task,
         name=name,
         parameters=opened.parameters,
         runtime=runtime,

@@ -33,6 +33,13 @@ from bertender.comparison.accuracy import (
     found_constant,
 )
 from bertender.comparison.calibration import reliability_of
+from bertender.comparison.fitting import (
+    as_classifier,
+    evaluated,
+    final_score,
+    fit_decoding,
+    fit_thresholds,
+)
 from bertender.core.artifact import Artifact, check_writable, write_timing
 from bertender.core.build_once import work_directory
 from bertender.core.errors import ConfigError
@@ -70,15 +77,7 @@ from distill.distillation.on_task import OnTask
 from distill.distillation.start import StudentTokens
 from distill.losses.terms import HardLabels
 from distill.methods.method import one_phase
-from distill.trained import (
-    artifact_at,
-    as_classifier,
-    evaluated,
-    final_score,
-    fit_decoding,
-    fit_thresholds,
-    write_trained,
-)
+from distill.trained import artifact_at, write_trained
 
 logger = logging.getLogger(__name__)
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from bertender.comparison.fitting import epoch_score
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError
 from bertender.core.findings import VocabularyFindings
@@ -45,7 +46,6 @@ from distill.methods.method import Method
 from distill.teachers.encoders import Teacher, load_teachers
 from distill.teachers.files import FileTeacher
 from distill.tokenizers import fitting_tokenizer
-from distill.trained import epoch_score
 
 logger = logging.getLogger(__name__)
 

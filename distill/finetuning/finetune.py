@@ -29,6 +29,7 @@ from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from bertender.comparison.accuracy import SETTINGS_OF_RUN, another_rate, check_varied
+from bertender.comparison.fitting import epoch_score, final_score
 from bertender.core.artifact import Artifact, check_writable
 from bertender.core.build_once import work_directory
 from bertender.core.errors import ConfigError, ModelError
@@ -62,7 +63,7 @@ from distill.finetuning.config import (
     sibling_paths,
 )
 from distill.teachers.encoders import find_encoder, load_classifier, load_to_learn
-from distill.trained import artifact_at, epoch_score, final_score, write_trained
+from distill.trained import artifact_at, write_trained
 
 logger = logging.getLogger(__name__)
 

@@ -21,6 +21,7 @@ from bertender.comparison.accuracy import (
     check_varied,
     found_constant,
 )
+from bertender.comparison.fitting import evaluated, final_score, unfitted, validated
 from bertender.core.artifact import Artifact, check_writable
 from bertender.core.build_once import work_directory
 from bertender.core.errors import AccuracyError, ConfigError
@@ -49,14 +50,7 @@ from distill.pruning.rounds import (
     without_some_layers,
 )
 from distill.teachers.encoders import Teacher
-from distill.trained import (
-    artifact_at,
-    evaluated,
-    final_score,
-    unfitted,
-    validated,
-    write_trained,
-)
+from distill.trained import artifact_at, write_trained
 
 logger = logging.getLogger(__name__)
 

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from bertender.comparison.fitting import epoch_score, validated
 from bertender.core.errors import ModelError
 from bertender.core.findings import PruningRound
 from bertender.core.progress import track
@@ -43,7 +44,6 @@ from distill.pruning.rescaling import rescale
 from distill.teachers.encoders import Teacher, on_device
 from distill.teachers.outputs import LOGITS, teacher_outputs, teacher_token_logits
 from distill.tokenizers import read_alike
-from distill.trained import epoch_score, validated
 
 RECOVERY = Phase("recovery", (SoftLabels(weight=1.0, temperature=1.0), HardLabels(weight=1.0)))
 """Losses of a pruned model: on its teacher's outputs, and on labels where texts have them."""

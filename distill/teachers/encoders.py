@@ -143,7 +143,7 @@ class Teacher:
             config: settings of the stage.
         """
         from bertender.comparison.accuracy import check_teacher_varied
-        from distill.trained import as_classifier
+        from bertender.comparison.fitting import as_classifier
 
         if not config.allow_constant:
             path, task = self.artifact.path, self.task_of(task)

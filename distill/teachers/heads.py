@@ -101,7 +101,7 @@ def fit_unit(
     import numpy as np
 
     from bertender.comparison.accuracy import error_of_unit
-    from distill.trained import evaluated
+    from bertender.comparison.fitting import evaluated
 
     layer, texts = output_layer(model, 1), task.train.labelled.first(UNIT_TEXTS)
     if layer is None or layer.bias is None or not layer.bias.any() or not len(texts):

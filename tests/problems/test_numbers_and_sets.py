@@ -22,6 +22,7 @@ from bertender.comparison.accuracy import (
     found_constant,
     predict_outputs,
 )
+from bertender.comparison.fitting import best_threshold, epoch_score, evaluated, fit_thresholds
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError, DataError
 from bertender.core.findings import ScoreFindings
@@ -45,7 +46,6 @@ from distill.finetuning.baseline import train_bag_of_words
 from distill.finetuning.config import BagOfWordsConfig, FinetuneConfig
 from distill.finetuning.finetune import finetune
 from distill.losses.signals import read_signals
-from distill.trained import best_threshold, epoch_score, evaluated, fit_thresholds
 from serve.client.endpoint import Classification
 from tests.fake_predictor import FakePredictor
 from tests.toys import number_task, set_task, tiny_bert, tiny_tokenizer, toy_task, write_model
@@ -454,8 +454,8 @@ def test_thresholds_of_an_epoch_are_fitted_on_few_training_texts(
         asked.append(len(examples))
         return predict_outputs(classifier, examples)
 
-    monkeypatch.setattr("distill.trained.TEXTS_TO_FIT", 50)
-    monkeypatch.setattr("distill.trained.predict_outputs", predict)
+    monkeypatch.setattr("bertender.comparison.fitting.TEXTS_TO_FIT", 50)
+    monkeypatch.setattr("bertender.comparison.fitting.predict_outputs", predict)
     model = tiny_bert(len(tiny_tokenizer()), task.labels)
     epoch_score(model, tiny_tokenizer(), task, FinetuneConfig())
     assert asked == [50]

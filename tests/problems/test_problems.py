@@ -19,6 +19,7 @@ import bertender
 from benchmarks.faults import ANSWER_FAULTS, kind_of, with_answers
 from bertender.comparison.accuracy import evaluate, predict_outputs
 from bertender.comparison.compare import compare
+from bertender.comparison.fitting import evaluated, validated
 from bertender.comparison.records import CompareConfig
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError, DataError, ModelError
@@ -42,7 +43,6 @@ from distill.distillation.distiller import distill
 from distill.pruning.config import PruneConfig
 from distill.pruning.pruner import prune
 from distill.teachers.encoders import load_classifier
-from distill.trained import evaluated, validated
 from export.bundle import bundle, single_file
 from export.config import PROGRAMS, BundleConfig, ExportConfig
 from export.exporter import export, write_onnx

@@ -15,6 +15,8 @@ from torch import nn
 from transformers.pytorch_utils import Conv1D
 
 from bertender.comparison import accuracy as constant
+from bertender.comparison.accuracy import predict_outputs
+from bertender.comparison.fitting import best_thresholds
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConstantError, ModelError
 from bertender.models.classifier import (
@@ -42,7 +44,7 @@ from tests.quantize.contexts import QAT_QUICK, config_of, context_of, target_for
 from tests.toy_heads import JOINT
 from tests.toy_models import SHAPES, save_artifact, tiny_classifier
 from tests.toy_tagging import TASK as TAGGING
-from tests.toys import answer_task, toy_task
+from tests.toys import answer_task, set_task, toy_task
 
 LAYER = "bert.encoder.layer.1.output.dense"
 TABLE = "bert.embeddings.word_embeddings"
@@ -169,7 +171,7 @@ def test_scoring_moves_no_range_and_restores_the_mode(
         model(batch(task, source))
     before = model.ranges()
     model.train(training_mode)
-    assert 0 <= score_while_training(context, model) <= 1
+    assert 0 <= score_while_training(context, model)[task.metric] <= 1
     assert model.ranges() == before
     assert {each.training for each in model.modules()} == {training_mode}
 
@@ -275,6 +277,27 @@ def test_every_token_learns_the_float_model_s_own_answer(
         with torch.inference_mode():
             wanted = model(**model_inputs(model, own)).logits
         torch.testing.assert_close(own[training.TEACHER_LOGITS], wanted, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("task", [set_task(), answer_task()], ids=lambda task: task.metric)
+def test_what_was_fitted_to_the_weights_before_is_fitted_again(
+    task: Task, teacher_of: Callable[[str], Artifact], tmp_path: Path
+) -> None:
+    source = teacher_of(task.problem_type)
+    config = config_of("qat", epochs=2, learning_rate=3e-3, max_length=64)
+    made = STAGES["quantize"].make([source], task, config, tmp_path / "int8")
+    scores, outputs = (
+        made.card.findings.scores,
+        predict_outputs(open_classifier(made), task.train.examples),
+    )
+    if task.problem.has_thresholds:
+        assert [*scores.thresholds] == [*task.labels] and any(scores.thresholds.values())
+        left = best_thresholds(task, outputs, task.train)
+        assert max(map(abs, left.values())) < 0.1 * max(map(abs, scores.thresholds.values()))
+    assert made.card.task.fitted == (scores.fitted or {})
+    again = task.problem.fit(outputs, task.train.examples, task.train.label_ids)
+    assert made.card.task.fitted == pytest.approx(again, abs=0.2)
+    assert not again or made.card.task.fitted != source.card.task.fitted
 
 
 @pytest.mark.slow

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-import distill.trained
 import quantize.context
+from bertender.comparison import fitting
 from bertender.comparison.accuracy import evaluate
 from bertender.comparison.compare import compare
 from bertender.comparison.records import CompareConfig
@@ -36,7 +36,7 @@ from tests.toys import ToyNamedTask, tiny_tokenizer, toy_task
 
 LEARNED, APART = 72, 24
 WATCHED = (
-    (distill.trained, "evaluate", "evaluate_all", "answers"),
+    (fitting, "evaluate", "evaluate_all", "answers"),
     (quantize.context, "evaluate", "evaluate_all"),
 )
 """Modules, and the functions by which they score."""

@@ -15,6 +15,7 @@ from safetensors.torch import load_file
 
 from bertender import api
 from bertender.comparison.accuracy import evaluate
+from bertender.comparison.fitting import evaluated
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError
 from bertender.models.classifier import model_inputs, open_classifier
@@ -32,7 +33,6 @@ from distill.finetuning.finetune import (
     with_settings,
 )
 from distill.teachers.encoders import load_classifier, load_to_learn
-from distill.trained import evaluated
 from tests.front import fail, write_csv
 from tests.toy_models import SHAPES, save_encoder
 from tests.toys import number_task, similarity_task

@@ -8,6 +8,7 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
+from bertender.comparison.fitting import evaluated
 from bertender.core.artifact import Artifact
 from bertender.core.errors import DataError
 from bertender.models.classifier import load_torch_classifier
@@ -18,7 +19,6 @@ from bertender.training.examples import token_dataset
 from distill.pruning.cutting import Remaining, cut
 from distill.pruning.importance import gated
 from distill.pruning.rescaling import fold, rescale
-from distill.trained import evaluated
 from tests.distill.pruning.toys import everything, twice_as_wide, with_copied_parts
 from tests.toy_models import tiny_classifier
 from tests.toys import tiny_tokenizer
