@@ -251,23 +251,13 @@ class EmbeddedEngine(Engine):
         model = model_of(config, version)
         parameters = BackendParameters.from_model_config(model.config)
         ours, theirs = socket.socketpair()
-        with theirs, self._output() as output:
-            process = await asyncio.create_subprocess_exec(
-                sys.executable,
-                # without the current folder, whose modules could shadow ours
-                *("-P", "-m", "serve.backend.worker", str(theirs.fileno())),
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                pass_fds=[theirs.fileno()],
-                env={
-                    **os.environ,
-                    **QUIET_AND_LIGHT,
-                    "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
-                },
-                start_new_session=True,  # only the door handles Ctrl-C, and lets workers finish
-            )
+        # nothing may be awaited between the start of the process and the `try` that ends it
         reader, writer = await asyncio.open_connection(sock=ours)
+        try:
+            process = await self._started(theirs)
+        except BaseException:
+            writer.close()
+            raise
         worker = WorkerProcess(model, process, reader, writer)
         # copies share a process and its model: each adds a bucket to run at once
         lanes = parameters.concurrent_buckets * config.instance_group[0].count
@@ -294,6 +284,25 @@ class EmbeddedEngine(Engine):
         self._watching.add(watch)
         watch.add_done_callback(self._watching.discard)
         return worker
+
+    async def _started(self, theirs: socket.socket) -> asyncio.subprocess.Process:
+        """Start a process that is asked over a socket."""
+        with theirs, self._output() as output:
+            return await asyncio.create_subprocess_exec(
+                sys.executable,
+                # without the current folder, whose modules could shadow ours
+                *("-P", "-m", "serve.backend.worker", str(theirs.fileno())),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                pass_fds=[theirs.fileno()],
+                env={
+                    **os.environ,
+                    **QUIET_AND_LIGHT,
+                    "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+                },
+                start_new_session=True,  # only the door handles Ctrl-C, and lets workers finish
+            )
 
     async def _until_ready(self, worker: WorkerProcess) -> None:
         """Wait until a process has opened its model.
