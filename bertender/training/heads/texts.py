@@ -84,6 +84,11 @@ class LabelHead(TextHead):
     learns_classes = True
 
 
+def _is_labelled(batch: TensorBatch) -> torch.Tensor:
+    """Return which texts have a set of labels, (batch,); padding may be on either side."""
+    return (batch["labels"] != NO_LABEL).all(-1)
+
+
 class SetHead(TextHead):
     """Any number of labels, each with its own probability.
 
@@ -113,11 +118,11 @@ class SetHead(TextHead):
             reduction="none",
             pos_weight=torch.tensor(how.weights, device=logits.device) if how.weights else None,
         )
-        known = (numbers != NO_LABEL).all(-1)  # padding may be on the left
+        known = _is_labelled(batch)
         return (losses.mean(-1) * known).sum() / divisor(known.sum().float())
 
     def labelled(self, logits: torch.Tensor, batch: TensorBatch) -> int:
-        return int((batch["labels"][:, 0] != NO_LABEL).sum()) * logits.shape[-1]
+        return int(_is_labelled(batch).sum()) * logits.shape[-1]
 
     def balanced(self, task: Task) -> tuple[float, ...]:
         """Return the weight of each label in texts that have it, so that these have the same sum as
