@@ -74,7 +74,7 @@ async def body_of(
         raise _too_large(f"{length[:20]} bytes", most_bytes)
     inflate = _inflater(headers.get("content-encoding", "identity"))
     parts: list[bytes] = []
-    held = size = 0
+    held = sent = size = 0
     try:
         more = True
         while more:
@@ -83,15 +83,16 @@ async def body_of(
                 raise ClientGoneError
             more = message.get("more_body", False)
             part: bytes = message.get("body", b"")
+            sent += len(part)
             if inflate is not None:
                 part = _inflated(inflate, part, most_bytes - size + 1)
             size += len(part)
-            if size > most_bytes:
+            if max(sent, size) > most_bytes:  # empty blocks inflate to nothing
                 raise _too_large("more bytes", most_bytes)
             hold(len(part), size)
             held += len(part)
             parts.append(part)
-        if inflate is not None and (not inflate.eof or inflate.unused_data):
+        if inflate is not None and not inflate.eof:
             raise invalid("the body is truncated, by its Content-Encoding.")
         body = b"".join(parts)
         parts.clear()
@@ -119,9 +120,12 @@ def _inflater(encoding: str) -> zlib._Decompress | None:
 def _inflated(inflater: zlib._Decompress, part: bytes, most_bytes: int) -> bytes:
     """Inflate a part of the body, up to `most_bytes` at a time."""
     try:
-        return inflater.decompress(part, most_bytes)
+        inflated = inflater.decompress(part, most_bytes)
     except zlib.error as error:
         raise invalid(f"the body does not match its Content-Encoding: {error}.") from None
+    if inflater.unused_data:
+        raise invalid("the body goes on behind the end of its Content-Encoding.")
+    return inflated
 
 
 async def unless_gone(work: asyncio.Future[T], receive: Receive) -> T:

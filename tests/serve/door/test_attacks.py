@@ -6,6 +6,7 @@ The bounds on memory are of what Python allocates in this process, the door and 
 from __future__ import annotations
 
 import gc
+import gzip
 import json
 import time
 import tracemalloc
@@ -25,6 +26,7 @@ from tests.serve.door.raw_http import HEAD, body, exchange, post, tensor
 MB = 2**20
 DEEP = 100_000
 MANY = 500_000
+GZIP_HEAD = gzip.compress(b"")[:10]
 
 
 def nested(content: str) -> bytes:
@@ -36,6 +38,13 @@ def gzip_bomb() -> bytes:
     """Return 256 MB of spaces in 256 KB."""
     packer = zlib.compressobj(9, wbits=31, strategy=zlib.Z_RLE)
     return b"".join([*(packer.compress(b" " * MB) for _ in range(256)), packer.flush()])
+
+
+def endless_gzip(start: bytes, more: bytes) -> bytes:
+    """Return a body that begins with `start`, and goes on with 32 MB of `more`."""
+    parts = (start, *[more * (MB // len(more))] * 32)
+    head = f"{HEAD}Content-Encoding: gzip\r\nTransfer-Encoding: chunked\r\n\r\n".encode()
+    return head + b"".join(b"%x\r\n%s\r\n" % (len(part), part) for part in parts)
 
 
 def chunks(count: int) -> bytes:
@@ -58,6 +67,8 @@ HTTP_ATTACKS: Mapping[str, tuple[bytes | Callable[[], bytes], int]] = {
     "40,000 parameters of an input": (post(body(parameters=PARAMETERS)), 400),
     "33 parameters": (post(body({"parameters": {f"p{n}": n for n in range(33)}})), 400),
     "gzip bomb": (lambda: post(gzip_bomb(), "Content-Encoding: gzip"), 413),
+    "empty blocks of gzip": (lambda: endless_gzip(GZIP_HEAD, b"\0\0\0\xff\xff"), 413),
+    "bytes behind gzip": (lambda: endless_gzip(gzip.compress(body()), b" "), 400),
     "deep JSON": (post(b'{"inputs":' * DEEP), 400),
     "deep JSON as data": (post(nested("[" * DEEP + "]" * DEEP)), 400),
     "deep JSON as data, just in reach": (post(nested("[" * 900 + "]" * 900)), 400),
