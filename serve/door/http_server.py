@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 import uvicorn
 from starlette.types import ASGIApp
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from serve.door.service import DoorSettings
 
@@ -167,6 +167,8 @@ class BoundedProtocol(HttpToolsProtocol):
         super().__init__(*args, **kwargs)
         self.deadline: asyncio.TimerHandle | None = None
         self.unread: asyncio.TimerHandle | None = None
+        self.running: RequestResponseCycle | None = None
+        """The request that the application has; `cycle` is the last one sent."""
         self.is_in_head = False
         self.head_bytes = self.parts = 0
         """Bytes since a head began or a part of a body arrived; and parts of the body."""
@@ -192,6 +194,13 @@ class BoundedProtocol(HttpToolsProtocol):
         self._expect(None)
         self._forget_unread()
         super().connection_lost(exc)
+        if self.running is not None and not self.running.response_complete:
+            self.running.disconnected = True
+            self.running.message_event.set()
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        self.running = cycle
+        super()._start_asgi_task(cycle, app)
 
     def data_received(self, data: bytes) -> None:
         if self.transport.is_closing():
@@ -255,6 +264,8 @@ class BoundedProtocol(HttpToolsProtocol):
         super().on_headers_complete()
         if len(self.pipeline) > MOST_PIPELINED:
             self._close()
+        elif len(self.pipeline) == 1:  # else the end of the connection would not be noticed
+            self.flow.resume_reading()
 
     def on_body(self, body: bytes) -> None:
         if self.transport.is_closing():

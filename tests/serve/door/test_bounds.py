@@ -242,11 +242,18 @@ def test_bodies_in_memory_are_counted(door: RunningDoor) -> None:
     until(lambda: door.door.held_bytes == 0)
 
 
-def test_a_client_that_goes_stops_its_work(door: RunningDoor) -> None:
+@pytest.mark.parametrize("ahead", [b"", PLUM, b"POST /v2"], ids=["", "and a next", "and a start"])
+@pytest.mark.parametrize("is_at_once", [True, False], ids=["at once", "later"])
+def test_a_client_that_goes_stops_its_work(
+    door: RunningDoor, ahead: bytes, is_at_once: bool
+) -> None:
     started = len(door.engine.requests)
     with connect(door) as connection:
-        connection.sendall(HELD)
+        connection.sendall(HELD + ahead if is_at_once else HELD)
         until(lambda: len(door.engine.requests) > started)
+        if not is_at_once:
+            connection.sendall(ahead)
+            time.sleep(0.1)
     number = door.engine.requests[-1].number
     until(lambda: number in door.engine.abandoned)
     assert door.door.held_bytes, "the engine still has its text"
