@@ -13,7 +13,7 @@ import logging
 import math
 import socket
 from collections import OrderedDict
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from typing import Any
 
 import msgspec
@@ -26,7 +26,8 @@ from serve.door.service import DoorSettings
 BACKLOG = 2048
 ACCEPT_AGAIN_S = 0.1
 LEAVE_S = 10
-LINGER_S = 5.0
+CLOSING_S, LINGER_S = 1.0, 5.0
+"""Time in which a client reads the end of a closed connection: if others need room, and at most."""
 MOST_PARTS = 100_000
 """Most chunks of a body: a million chunks of a byte each keep a core busy."""
 
@@ -166,33 +167,38 @@ class BoundedProtocol(HttpToolsProtocol):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.deadline: asyncio.TimerHandle | None = None
-        self.unread: asyncio.TimerHandle | None = None
+        self.aborting: asyncio.TimerHandle | None = None
         self.running: RequestResponseCycle | None = None
         """The request that the application has; `cycle` is the last one sent."""
         self.is_in_head = False
         self.head_bytes = self.parts = 0
         """Bytes since a head began or a part of a body arrived; and parts of the body."""
         self.waits_since = self.loop.time()
-        """Time when it was opened, or its last response was complete."""
+        """Time when it was opened, its last response was complete, or it was closed."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        if len(self.connections) > self.bounds.most_connections:
+        most = self.bounds.most_connections
+        if len(self.connections) > most:
             others = [each for each in self.connections if isinstance(each, BoundedProtocol)]
-            waiting = [each for each in others if each.is_waiting and each is not self]
-            if not waiting:
-                self._end(
-                    TOO_MANY_CONNECTIONS,
-                    f"{self.bounds.most_connections} connections are open already.",
-                )
-                return
-            # idle connections must not keep others out
-            min(waiting, key=lambda each: each.waits_since).make_room()
+            others.remove(self)
+            # neither those whose client does not end them, nor idle ones, may keep others out
+            closing = [each for each in others if each.transport.is_closing()]
+            oldest = _oldest(closing) if closing else self
+            if oldest.waits_since < self.loop.time() - CLOSING_S:
+                self.connections.discard(oldest)  # it is lost later, and must not be chosen again
+                oldest.transport.abort()
+            if len(others) - len(closing) >= most:
+                waiting = [each for each in others if each.is_waiting]
+                if not waiting:
+                    self._end(TOO_MANY_CONNECTIONS, f"{most} connections are open already.")
+                    return
+                _oldest(waiting).make_room()
         self._expect(self.bounds.idle_s)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._expect(None)
-        self._forget_unread()
+        self._abort_after(None)
         super().connection_lost(exc)
         if self.running is not None and not self.running.response_complete:
             self.running.disconnected = True
@@ -228,6 +234,8 @@ class BoundedProtocol(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         self.waits_since = self.loop.time()
         super().on_response_complete()
+        if self.transport.is_closing() and self.aborting is None:  # after `Connection: close`
+            self._abort_after(self.bounds.body_s)
 
     @property
     def _is_idle(self) -> bool:
@@ -285,17 +293,20 @@ class BoundedProtocol(HttpToolsProtocol):
     def pause_writing(self) -> None:
         """Give the client time to read its response."""
         super().pause_writing()
-        self._forget_unread()
-        self.unread = self.loop.call_later(self.bounds.body_s, self.transport.abort)
+        self._abort_after(self.bounds.body_s)
 
     def resume_writing(self) -> None:
-        self._forget_unread()
+        if not self.transport.is_closing():
+            self._abort_after(None)
         super().resume_writing()
 
-    def _forget_unread(self) -> None:
-        if self.unread is not None:
-            self.unread.cancel()
-            self.unread = None
+    def _abort_after(self, seconds: float | None) -> None:
+        """Abort the connection after this many seconds; None forgets it."""
+        if self.aborting is not None:
+            self.aborting.cancel()
+            self.aborting = None
+        if seconds is not None:
+            self.aborting = self.loop.call_later(seconds, self.transport.abort)
 
     def timeout_keep_alive_handler(self) -> None:
         self._close()
@@ -337,5 +348,10 @@ class BoundedProtocol(HttpToolsProtocol):
     def _close(self) -> None:
         """Close the connection; after a while, unread bytes are lost."""
         if not self.transport.is_closing():
+            self.waits_since = self.loop.time()
             self.transport.close()
-            self.loop.call_later(LINGER_S, self.transport.abort)
+            self._abort_after(LINGER_S)
+
+
+def _oldest(connections: Iterable[BoundedProtocol]) -> BoundedProtocol:
+    return min(connections, key=lambda each: each.waits_since)

@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 import uvloop
 
+from serve.door.http_server import BoundedProtocol
 from tests.serve.door.fake_engine import FakeEngine, RunningDoor, model_of, running_door
 from tests.serve.door.raw_http import HEAD, body, exchange, get, post, read_answer
 from tests.served import until
@@ -184,6 +185,47 @@ def test_connections_that_wait_for_their_client_make_room(door: RunningDoor, sen
             connection.settimeout(0.01)
             with pytest.raises(TimeoutError):
                 connection.recv(1)
+
+
+@pytest.mark.parametrize("loop", [None, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
+def test_closed_connections_that_their_clients_do_not_end_make_room(
+    tls: tuple[Path, Path],
+    loop: Callable[[], asyncio.AbstractEventLoop] | None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("serve.door.http_server.CLOSING_S", 0.2)
+    files = {"tls_certificate": tls[0], "tls_key": tls[1]}
+    context = ssl.create_default_context(cafile=tls[0])
+    with (
+        running_door(most_connections=4, loop_factory=loop, **files) as door,
+        ExitStack() as stack,
+    ):
+        for _ in range(20):  # each reads its response, and does not say that it ends TLS
+            raw = stack.enter_context(connect(door))
+            connection = stack.enter_context(context.wrap_socket(raw, server_hostname="localhost"))
+            connection.sendall(post(body(), "Connection: close"))
+            answer = read_answer(connection)
+            assert answer is not None and answer.status == 200
+            time.sleep(0.05)
+        assert len(door.connections) < 10
+
+
+def test_a_client_that_stops_before_the_end_of_its_last_response_is_left() -> None:
+    engine = FakeEngine({"classifier": model_of(config={"name": "a" * 100_000})})
+    ask = "GET /v2/models/classifier/config HTTP/1.1\r\nHost: door\r\nConnection: close\r\n\r\n"
+    with running_door(engine, body_s=2.0) as door, connect(door) as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        until(lambda: bool(door.connections))
+        (own,) = door.connections
+        assert isinstance(own, BoundedProtocol)
+        few = own.transport.get_extra_info("socket")
+        few.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)  # what the kernel takes
+        connection.sendall(ask.encode())
+        until(lambda: own.flow.write_paused)
+        while own.flow.write_paused:
+            connection.recv(4096)
+        assert own.transport.get_write_buffer_size()
+        until(lambda: not door.connections)
 
 
 @pytest.mark.parametrize(
