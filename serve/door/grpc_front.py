@@ -247,12 +247,15 @@ async def _no_stream(contents: AsyncIterator[bytes], context: Any) -> AsyncItera
     yield b""
 
 
+def values_of(context: Any, *names: str) -> list[str]:
+    """Return the values in a call's metadata under some names."""
+    metadata = context.invocation_metadata()
+    return [value for name, value in metadata if name in names and isinstance(value, str)]
+
+
 def metadata_of(context: Any, *names: str) -> str | None:
-    """Return the first value in a call's metadata under some names."""
-    for name, value in context.invocation_metadata():
-        if name in names and isinstance(value, str):
-            return value
-    return None
+    """Return the first of these values."""
+    return next(iter(values_of(context, *names)), None)
 
 
 class Service:
@@ -365,8 +368,7 @@ class Service:
         self.door.callers.caller(metadata_of(context, "authorization"), self._connection(context))
 
     def _connection(self, context: Any) -> str:
-        forwarded = metadata_of(context, "x-forwarded-for")
-        return self.door.connection(context.peer(), [forwarded] if forwarded else [])
+        return self.door.connection(context.peer(), values_of(context, "x-forwarded-for"))
 
     def _check_admin(self, context: Any) -> None:
         self.door.check_admin(metadata_of(context, ADMIN_HEADER, GRPC_ADMIN_HEADER))

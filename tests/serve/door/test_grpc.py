@@ -8,6 +8,7 @@ import struct
 import threading
 import time
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import grpc
@@ -20,7 +21,9 @@ from tritonclient.utils import InferenceServerException
 
 from bertender.core.errors import ServingError
 from serve.client.endpoint import Endpoint
-from tests.serve.door.fake_engine import BREAK, BUSY, HOLD, RunningDoor, running_door
+from serve.door import grpc_front
+from serve.door.service import Door, DoorSettings
+from tests.serve.door.fake_engine import BREAK, BUSY, HOLD, FakeEngine, RunningDoor, running_door
 
 TEXTS = ["good pear", "bad pear", "plum"]
 EXPECTED = ["positive", "negative", "unknown"]
@@ -125,6 +128,14 @@ def test_raw_texts_as_other_clients_send_them(stub: Any) -> None:
     tensor.parameters["binary_data_size"].int64_param = 9
     with pytest.raises(grpc.RpcError, match="has not the 9 bytes"):
         stub.ModelInfer(request)
+
+
+def test_of_several_forwarded_addresses_the_last_names_the_caller() -> None:
+    """Some versions of grpc give all values of this name, others the last alone."""
+    sent = [("x-forwarded-for", "6.6.6.6"), ("x-forwarded-for", "9.9.9.9")]
+    call = SimpleNamespace(invocation_metadata=lambda: sent, peer=lambda: "ipv4:127.0.0.1:1")
+    service = grpc_front.Service(Door(FakeEngine(), DoorSettings(behind_proxy=True)))
+    assert service._connection(call) == "9.9.9.9"
 
 
 def test_bytes_that_are_no_message(door: RunningDoor) -> None:

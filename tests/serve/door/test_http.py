@@ -9,11 +9,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import grpc
 import numpy as np
 import pytest
 import tritonclient.http
 import tritonclient.http.aio
 import uvloop
+from tritonclient.grpc import service_pb2, service_pb2_grpc
 from tritonclient.utils import InferenceServerException
 
 from bertender.core.errors import DataError, ServingError
@@ -205,6 +207,7 @@ def test_a_local_server_is_asked_by_the_names_of_this_machine(host: str, status:
             assert answer is not None and answer.status == expected
 
 
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
 @pytest.mark.parametrize(
     ("forwarded", "named"),
     [
@@ -215,12 +218,22 @@ def test_a_local_server_is_asked_by_the_names_of_this_machine(host: str, status:
         ([], "127.0.0.1"),
     ],
 )
-def test_a_proxy_names_the_caller_by_its_last_address(forwarded: list[str], named: str) -> None:
+def test_a_proxy_names_the_caller_by_its_last_address(
+    forwarded: list[str], named: str, protocol: str
+) -> None:
     with running_door(behind_proxy=True) as door:
-        headers = [f"X-Forwarded-For: {each}" for each in forwarded]
-        exchange(door.http_port, post(body(), *headers))
+        if protocol == "http":
+            headers = [f"X-Forwarded-For: {each}" for each in forwarded]
+            exchange(door.http_port, post(body(), *headers))
+        else:
+            request = service_pb2.ModelInferRequest(model_name="classifier")
+            request.inputs.add(name="TEXT", datatype="BYTES", shape=(1, 1))
+            request.raw_input_contents.append(b"\4\0\0\0plum")
+            with grpc.insecure_channel(f"127.0.0.1:{door.grpc_port}") as channel:
+                stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+                stub.ModelInfer(request, metadata=[("x-forwarded-for", each) for each in forwarded])
         (asked,) = door.engine.requests
-        assert asked.caller.partition(":")[0] == named
+        assert asked.caller.removeprefix("ipv4:").partition(":")[0] == named
 
 
 def test_pages_elsewhere_ask_only_where_they_are_allowed(door: RunningDoor) -> None:
