@@ -42,7 +42,8 @@ STANDARD_OUTPUT = Path("-")
 SERVER_SETTINGS = frozenset(
     {
         *PORT_FIELDS,
-        *("host", "behind_proxy", "tritonserver", "admin_token_file", "ready_timeout_s"),
+        *("host", "metrics_host", "behind_proxy", "tritonserver", "admin_token_file"),
+        "ready_timeout_s",
         *("log_file", "log_max_mb", "restart"),
         *("triton", "triton_token_file"),
         *("server", "tls_certificate", "tls_key", "api_keys", "allow_origin", "access_log"),
@@ -205,7 +206,14 @@ class ServeConfig(Config):
 
     panel: ClassVar[str] = "Server"
     panels: ClassVar[Mapping[str, tuple[str, ...]]] = {
-        "Addresses": ("host", "behind_proxy", "http_port", "grpc_port", "metrics_port"),
+        "Addresses": (
+            "host",
+            "behind_proxy",
+            "http_port",
+            "grpc_port",
+            "metrics_port",
+            "metrics_host",
+        ),
         "Access": ("api_keys", "tls_certificate", "tls_key", "allow_origin", "admin_token_file"),
         "Requests": (
             "max_batch_size",
@@ -254,6 +262,9 @@ class ServeConfig(Config):
     )
     metrics_port: int = Field(
         8002, ge=0, le=65535, description="Prometheus metrics port; 0 takes any free one"
+    )
+    metrics_host: str | None = Field(
+        None, description="address of the metrics port; by default the host's"
     )
     max_batch_size: int = Field(64, ge=1, description="most texts in one batch")
     # without a wait, texts that arrive while the model is busy still share its next batch; waiting

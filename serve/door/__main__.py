@@ -45,7 +45,7 @@ async def _serve(start: Start, report: Callable[[dict[str, object]], None]) -> N
 
     def ready(config: ServeConfig) -> None:
         server.note(config)
-        report({name: getattr(config, name) for name in ("host", *PORT_FIELDS)})
+        report({name: getattr(config, name) for name in ("host", "metrics_host", *PORT_FIELDS)})
 
     process = process_of(start.repository, config, workspace)
     loop = asyncio.get_running_loop()

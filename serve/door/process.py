@@ -246,8 +246,8 @@ class Process:
         try:
             bound.listen()
         except OSError as error:
-            port = bound.getsockname()[1]
-            raise listening_error(self.config.host, name, port, error) from None
+            host, port, *_ = bound.getsockname()
+            raise listening_error(host, name, port, error) from None
 
     async def _grpc(self, held: socket.socket, port: int) -> grpc.aio.Server:
         """Start to listen for gRPC, which opens its port itself."""

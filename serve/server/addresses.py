@@ -61,27 +61,27 @@ def free_ports(host: str, ports: Mapping[str, int]) -> tuple[str, dict[str, int]
     Raises:
         PortTakenError, ServingError: as `bound_ports`.
     """
-    address, sockets = bound_ports(host, ports)
+    sockets = bound_ports({name: (host, port) for name, port in ports.items()})
     chosen = {name: each.getsockname()[1] for name, each in sockets.items()}
     for each in sockets.values():
         each.close()
-    return address, chosen
+    return resolved(host), chosen
 
 
-def bound_ports(host: str, ports: Mapping[str, int]) -> tuple[str, dict[str, socket.socket]]:
-    """Return the address of a host, and sockets of its ports by setting, which do not listen yet.
+def bound_ports(places: Mapping[str, tuple[str, int]]) -> dict[str, socket.socket]:
+    """Return sockets of hosts and ports by setting, which do not listen yet.
 
     Raises:
         PortTakenError: another process listens on a port; the message names the option.
-        ServingError: `host` is not an address of this machine, or the port is not allowed.
+        ServingError: a host is not an address of this machine, or the port is not allowed.
     """
-    try:
-        address = resolved(host)
-    except (OSError, UnicodeError) as error:
-        raise _no_such_address(host, error) from None
     sockets = {}
     with ExitStack() as held:  # all are open together, so that no two are equal
-        for name, port in ports.items():
+        for name, (host, port) in places.items():
+            try:
+                address = resolved(host)
+            except (OSError, UnicodeError) as error:
+                raise _no_such_address(host, error) from None
             family = socket.AF_INET6 if is_ipv6(address) else socket.AF_INET
             bound = held.enter_context(socket.socket(family))
             bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # TIME_WAIT is free
@@ -91,25 +91,29 @@ def bound_ports(host: str, ports: Mapping[str, int]) -> tuple[str, dict[str, soc
                 raise listening_error(address, name, port, error) from None
             sockets[name] = bound
         held.pop_all()
-    return address, sockets
+    return sockets
 
 
 def with_ports(config: ServeConfig) -> tuple[ServeConfig, dict[str, socket.socket]]:
-    """Return the config with host address and ports resolved, and the bound sockets of the ports.
+    """Return the config with its addresses and ports resolved, and the bound sockets of the ports.
 
     Raises:
         ConfigError: two of the ports are equal.
         PortTakenError, ServingError: as `bound_ports`.
     """
     config.check_rules()
-    asked = {name: port for name in PORT_FIELDS if (port := getattr(config, name)) is not None}
-    host, sockets = bound_ports(config.host, asked)
-    chosen = {name: each.getsockname()[1] for name, each in sockets.items()}
-    return config.model_copy(update={"host": host, **chosen}), sockets
+    hosts = dict.fromkeys(PORT_FIELDS, config.host)
+    hosts["metrics_port"] = config.metrics_host or config.host
+    asked = {name: (host, getattr(config, name)) for name, host in hosts.items()}
+    sockets = bound_ports({name: place for name, place in asked.items() if place[1] is not None})
+    bound = {name: each.getsockname() for name, each in sockets.items()}
+    chosen = {name: port for name, (_, port, *_) in bound.items()}
+    host, metrics_host = bound["http_port"][0], bound["metrics_port"][0]
+    return config.model_copy(update={"host": host, "metrics_host": metrics_host, **chosen}), sockets
 
 
 def with_free_ports(config: ServeConfig) -> ServeConfig:
-    """Return the config with its host as an address, and every port 0 replaced by a free one.
+    """Return the config with its hosts as addresses, and every port 0 replaced by a free one.
 
     Raises:
         ConfigError, PortTakenError, ServingError: as `with_ports`.

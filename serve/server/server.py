@@ -171,9 +171,8 @@ class Server:
 
     @property
     def metrics_url(self) -> str:
-        return (
-            f"http{self._tls}://{in_url(self._reachable_host)}:{self.config.metrics_port}/metrics"
-        )
+        host = reachable(self.config.metrics_host or self.config.host)
+        return f"http{self._tls}://{in_url(host)}:{self.config.metrics_port}/metrics"
 
     @property
     def log_file(self) -> Path:

@@ -25,7 +25,7 @@ PAIRS = (TLS, ("triton", "triton_token_file"))
 """Settings that need each other."""
 FIELDS = sorted(ServeConfig.model_fields.keys() - OF_THE_ENCODER)
 OTHER_VALUES = {
-    "host": "127.0.0.2",
+    **dict.fromkeys(("host", "metrics_host"), "127.0.0.2"),
     "tritonserver": "/opt/tritonserver/bin/tritonserver",
     "max_length": 64,
     "max_queue_texts": 5,

@@ -9,7 +9,7 @@ import pytest
 
 from bertender.core.errors import ConfigError, PortTakenError, ServingError
 from serve.config import PORT_FIELDS, ServeConfig
-from serve.server.addresses import with_free_ports
+from serve.server.addresses import with_free_ports, with_ports
 from tests.served import ANY_PORTS
 
 
@@ -61,6 +61,16 @@ def test_a_foreign_host_is_refused(host: str) -> None:
 
 def test_a_name_becomes_its_address() -> None:
     assert with_free_ports(ServeConfig(host="localhost", **ANY_PORTS)).host == "127.0.0.1"
+
+
+def test_metrics_have_the_host_or_their_own() -> None:
+    for settings, host in (({}, "127.0.0.2"), ({"metrics_host": "localhost"}, "127.0.0.1")):
+        config, sockets = with_ports(ServeConfig(host="127.0.0.2", **settings, **ANY_PORTS))
+        hosts = {name: each.getsockname()[0] for name, each in sockets.items()}
+        for each in sockets.values():
+            each.close()
+        assert hosts == {**dict.fromkeys(PORT_FIELDS, "127.0.0.2"), "metrics_port": host}
+        assert (config.host, config.metrics_host) == ("127.0.0.2", host)
 
 
 def test_what_is_no_name_of_a_host_is_refused() -> None:

@@ -19,7 +19,7 @@ import pytest
 
 from bertender.core.artifact import Artifact
 from serve.door.callers import digest
-from tests.deployed import DEPLOY
+from tests.deployed import DEPLOY, parsed_arguments
 from tests.serve.certificates import KEY, SECRET, make_certificate
 
 UNIT = (DEPLOY / "systemd" / "bertender.service").read_text(encoding="utf-8")
@@ -56,6 +56,12 @@ def test_the_unit_restarts_and_has_no_user_of_its_own() -> None:
     (command,) = of_unit("ExecStart")
     credentials = [each.partition(":")[0] for each in of_unit("LoadCredential")]
     assert sorted(re.findall(r"%d/(\S+)", command)) == sorted(credentials)
+
+
+def test_metrics_are_for_this_machine() -> None:
+    (command,) = of_unit("ExecStart")
+    _, config = parsed_arguments(shlex.split(command)[2:])
+    assert config.host == "0.0.0.0" and config.metrics_host == "127.0.0.1"
 
 
 @pytest.mark.server
