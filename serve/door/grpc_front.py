@@ -74,8 +74,12 @@ PING_MS = 60_000
 FEWEST_PING_MS = 10_000
 """Shortest time between the pings of a waiting client."""
 MOST_CALLS = 100
-"""Most calls of a connection at a time. A call whose response is not read stays, and no setting of
-grpc ends it: a connection must not take the calls of all others. Clients let more calls wait."""
+"""Most calls of a connection at a time: one that reads no response must not take the calls of all
+others. Clients let more calls wait."""
+OLDEST_S, GRACE_S = 300.0, 180.0
+"""Longest time of a connection, and more for its calls, so that responses end which nobody reads. A
+sound call takes less: a minute for its message, its wait in the queue, and a run. Clients open
+another connection without losing a call."""
 PATIENCE_S = 1.0
 """Longest time for a message while others wait to be read."""
 LONGEST_TURN_S = 2.0
@@ -100,6 +104,8 @@ def grpc_server(door: Door, models: Iterable[Model]) -> grpc.aio.Server:
             ("grpc.max_concurrent_streams", min(MOST_CALLS, settings.most_connections)),
             ("grpc.max_metadata_size", settings.most_head_bytes),
             ("grpc.max_connection_idle_ms", int(1000 * settings.idle_s)),
+            ("grpc.max_connection_age_ms", int(1000 * OLDEST_S)),
+            ("grpc.max_connection_age_grace_ms", int(1000 * GRACE_S)),
             ("grpc.server_handshake_timeout_ms", int(1000 * settings.head_s)),
             ("grpc.keepalive_time_ms", PING_MS),
             ("grpc.keepalive_permit_without_calls", 1),

@@ -7,7 +7,9 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
@@ -24,6 +26,7 @@ from serve.client.endpoint import Endpoint
 from serve.door import grpc_front
 from serve.door.service import Door, DoorSettings
 from tests.serve.door.fake_engine import BREAK, BUSY, HOLD, FakeEngine, RunningDoor, running_door
+from tests.served import until
 
 TEXTS = ["good pear", "bad pear", "plum"]
 EXPECTED = ["positive", "negative", "unknown"]
@@ -283,7 +286,10 @@ def test_many_calls_without_a_message_delay_others_by_seconds_at_most() -> None:
         assert opened
 
 
-def test_a_connection_that_reads_nothing_leaves_calls_to_others() -> None:
+@contextmanager
+def unread_calls(door: RunningDoor, count: int) -> Iterator[None]:
+    """Make calls on a connection that reads no response."""
+
     def field(name: str, value: str) -> bytes:
         return b"\0%c%s%c%s" % (len(name), name.encode(), len(value), value.encode())
 
@@ -304,14 +310,112 @@ def test_a_connection_that_reads_nothing_leaves_calls_to_others() -> None:
         )
     )
     no_window = struct.pack(">HI", 4, 0)
+    with socket.create_connection(("127.0.0.1", door.grpc_port), 10) as connection:
+        connection.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(4, 0, 0, no_window))
+        for stream in range(1, 2 * count, 2):
+            connection.sendall(frame(1, 4, stream, head) + frame(0, 1, stream, bytes(5)))
+        time.sleep(0.5)
+        yield
+
+
+def is_live(channel: grpc.Channel) -> bool:
+    stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+    try:
+        return bool(stub.ServerLive(service_pb2.ServerLiveRequest(), timeout=10).live)
+    except grpc.RpcError as error:
+        assert error.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+        return False
+
+
+def test_a_connection_that_reads_nothing_leaves_calls_to_others() -> None:
     with (
         running_door(most_connections=150) as door,
-        socket.create_connection(("127.0.0.1", door.grpc_port), 10) as greedy,
+        unread_calls(door, 200),
         other_channel(door) as polite,
     ):
-        greedy.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(4, 0, 0, no_window))
-        for stream in range(1, 401, 2):
-            greedy.sendall(frame(1, 4, stream, head) + frame(0, 1, stream, bytes(5)))
-        time.sleep(0.5)
-        stub = service_pb2_grpc.GRPCInferenceServiceStub(polite)
-        assert stub.ServerLive(service_pb2.ServerLiveRequest(), timeout=10).live
+        assert is_live(polite)
+
+
+def test_calls_that_nobody_reads_end_with_their_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grpc_front, "OLDEST_S", 1.5)
+    monkeypatch.setattr(grpc_front, "GRACE_S", 0.5)
+    with (
+        running_door(most_connections=50) as door,
+        unread_calls(door, 50),
+        other_channel(door) as polite,
+    ):
+        assert not is_live(polite)
+        until(lambda: is_live(polite))
+
+
+@pytest.fixture
+def short_lived(monkeypatch: pytest.MonkeyPatch) -> Iterator[RunningDoor]:
+    """A door whose connections end after a tenth of a second."""
+    monkeypatch.setattr(grpc_front, "OLDEST_S", 0.1)
+    monkeypatch.setattr(grpc_front, "GRACE_S", 20.0)
+    with running_door() as door:
+        yield door
+
+
+SHORT_S = 3.0
+"""Time of calls at a door whose connections are short-lived."""
+
+
+def call_with_tritonclient(url: str) -> None:
+    end = time.monotonic() + SHORT_S
+
+    def ask(text: str) -> None:
+        while time.monotonic() < end:
+            assert labels(client.infer("classifier", [text_input([text])]))
+
+    with tritonclient.grpc.InferenceServerClient(url) as client, ThreadPoolExecutor() as pool:
+        list(pool.map(ask, TEXTS))
+
+
+def call_with_asyncio(url: str) -> None:
+    async def run() -> None:
+        end = time.monotonic() + SHORT_S
+
+        async def ask(text: str) -> None:
+            while time.monotonic() < end:
+                assert labels(await client.infer("classifier", [text_input([text])]))
+
+        async with tritonclient.grpc.aio.InferenceServerClient(url) as client:
+            await asyncio.gather(*map(ask, 10 * TEXTS))
+
+    asyncio.run(run())
+
+
+def call_with_our_own(url: str) -> None:
+    end = time.monotonic() + SHORT_S
+
+    def ask(text: str) -> None:
+        with Endpoint(f"grpc://{url}", retries=0) as endpoint:
+            while time.monotonic() < end:
+                assert endpoint.classify([text])
+
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(ask, TEXTS))
+
+
+@pytest.mark.parametrize("call", [call_with_tritonclient, call_with_asyncio, call_with_our_own])
+def test_no_call_is_lost_with_its_connection(
+    call: Callable[[str], None], short_lived: RunningDoor
+) -> None:
+    call(f"127.0.0.1:{short_lived.grpc_port}")
+    assert len({each.caller for each in short_lived.engine.requests}) > 5
+
+
+def test_a_call_outlives_the_age_of_its_connection(short_lived: RunningDoor) -> None:
+    url = f"127.0.0.1:{short_lived.grpc_port}"
+    with (
+        tritonclient.grpc.InferenceServerClient(url) as client,
+        ThreadPoolExecutor() as pool,
+    ):
+        held = pool.submit(client.infer, "classifier", [text_input([HOLD])])
+        time.sleep(1)
+        assert labels(client.infer("classifier", [text_input(["plum"])])) == ["unknown"]
+        short_lived.call(short_lived.engine.let_go.set)
+        assert labels(held.result(10)) == ["unknown"]
+    first, second = (each.caller for each in short_lived.engine.requests)
+    assert first != second
