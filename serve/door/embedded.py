@@ -371,7 +371,7 @@ class EmbeddedEngine(Engine):
                     labels |= family.labels(value)
                     shown = ",".join(f'{key}="{each}"' for key, each in labels.items())
                     amount = worker.counted.get((family.name, value), 0.0)
-                    lines.append(f"{family.name}{{{shown}}} {amount:g}")
+                    lines.append(f"{family.name}{{{shown}}} {amount!r}")
         return "\n".join((*lines, ""))
 
 

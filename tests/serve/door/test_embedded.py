@@ -98,6 +98,17 @@ def test_requests_at_once_have_the_logits_of_the_model(
     while_running(repository, use)
 
 
+def test_a_large_count_moves_with_each_text(alone: Path) -> None:
+    async def use(engine: EmbeddedEngine) -> None:
+        texts = ("bertender_run_texts_total", "16")
+        engine.processes["classifier"].counted[texts] = 1e7
+        await engine.infer(request_of(("saw",)))
+        await asyncio.sleep(1.1)
+        assert '",length="16"} 10000001.0\n' in await engine.metrics()
+
+    while_running(alone, use)
+
+
 def test_one_request_is_refused_and_the_others_are_not(alone: Path) -> None:
     async def use(engine: EmbeddedEngine) -> None:
         long = request_of(("saw " * 90,), truncate=False)
