@@ -273,8 +273,9 @@ class Ranking(TextProblem[Relevances]):
         return (len(batch), None) if batch.owners is None else (len(batch.owners), 1)
 
     def row_outputs(self, logits: FloatArray, batch: Batch) -> list[Outputs]:
-        """Return the scores of each row as a column, without NOTHING."""
-        own = [row[row > NOTHING] for row in logits]
+        """Return the scores of each row as a column, without NOTHING; NaN and -inf stay, for the
+        checks that the scores are finite."""
+        own = [row[row != NOTHING] for row in logits]
         return [Outputs(each[:, None], np.arange(len(each))) for each in own]
 
     def joined(self, rows: Sequence[Outputs]) -> Outputs:

@@ -18,13 +18,14 @@ import bertender
 from bertender.cli.asking import lines_of
 from bertender.comparison.accuracy import constant_row, evaluate, found_constant, predict_outputs
 from bertender.core.artifact import Artifact
-from bertender.core.errors import ConfigError, DataError
+from bertender.core.errors import ConfigError, DataError, ModelError
 from bertender.metrics import score
-from bertender.models.classifier import open_classifier
+from bertender.models.classifier import Classifier, open_classifier
 from bertender.models.importing import import_model, open_artifact
 from bertender.problems.problem import Outputs
 from bertender.problems.ranking import MOST_TRAINED, NOTHING, RANKING
 from bertender.recipes.recorded_task import recorded_task
+from bertender.scoring.scorer import Scorer
 from bertender.tasks.choice_files import CANDIDATES
 from bertender.tasks.loading import load_task
 from bertender.tasks.task import TaskConfig
@@ -32,9 +33,13 @@ from bertender.tasks.text_files import read_unlabelled
 from bertender.training.examples import token_dataset
 from bertender.training.heads import HEADS
 from bertender.training.heads.head import ROWS
+from serve.backend.batches import BucketedClassifier
+from serve.backend.fair_queue import Refusal
 from serve.bulk import read_file, write_predictions
 from serve.client.endpoint import Classification
 from serve.wire import from_arrays, input_names, row_in, to_arrays
+from tests.fake_predictor import FakePredictor
+from tests.serve.asking import ask, serving
 from tests.toys import ranking_task, tiny_bert, tiny_tokenizer, write_model
 
 
@@ -444,6 +449,24 @@ def test_scores_of_requests_are_padded_apart() -> None:
     assert own["SCORES"].tolist() == [[0.0]]
     assert own["ORDER"].tolist() == [[0]]
     assert RANKING.joined_logits([tensors, own]).shape == (3, 3)
+
+
+@pytest.mark.parametrize("broken", [math.nan, -math.inf])
+def test_a_score_that_is_not_finite_is_refused(broken: float) -> None:
+    """As a score of no passage, it would shift those after it by one passage."""
+    example = ("q", "red", "green", "blue", "pink")
+    scores = np.array([[1.0], [broken], [3.0], [2.0]], dtype=np.float32)
+    encode, predictor = RANKING.encoder(tiny_tokenizer()), FakePredictor(lambda batch: scores)
+    local = Classifier("broken", ("relevance",), encode, predictor, 0, RANKING, 2)
+    scorer = Scorer("broken")
+    scorer.classifier = local
+    with pytest.raises(ModelError, match="with NaN or infinite logits"):
+        predict_outputs(local, [example])
+    with pytest.raises(ModelError, match="with NaN or infinite logits"):
+        scorer([example])
+    with serving(BucketedClassifier(encode, predictor, RANKING), local.labels) as served:
+        (refused,) = ask(served, [example])
+    assert isinstance(refused, Refusal) and "not finite" in refused.reason
 
 
 @pytest.mark.parametrize("name", ["flat.csv", "list.jsonl"])
