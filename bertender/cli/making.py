@@ -393,7 +393,8 @@ def _run(
 
 
 def averages_of(found: Mapping[str, Sequence[StepOutcome]]) -> Averages | None:
-    """Return the averages over the tasks of a run; None for one task, or without a comparison."""
+    """Return the averages over the tasks of a run; None for one task, without a comparison, or
+    where no model is in all comparisons."""
     from bertender.comparison.averages import averages
 
     tables = {
@@ -402,7 +403,8 @@ def averages_of(found: Mapping[str, Sequence[StepOutcome]]) -> Averages | None:
         for each in outcomes
         if each.step.stage == "compare"
     }
-    return averages(tables) if len(tables) > 1 else None
+    mean = averages(tables) if len(tables) > 1 else None
+    return mean if mean and mean.rows else None
 
 
 def _start_from(recipe: Recipe, teacher: str) -> Iterator[Setting]:

@@ -45,7 +45,8 @@ class AveragedRow(Record):
     )
     mean_size_mb: float = Field(description="on disk, 10^6 bytes")
     speedup: float | None = Field(
-        description="over the first row for one text, the geometric mean over tasks"
+        description="over the first row for one text, the geometric mean over tasks; None where "
+        "their tables have other first rows"
     )
 
 
@@ -57,17 +58,23 @@ class Averages(Record):
 
 
 def averages(comparisons: Mapping[str, Comparison]) -> Averages:
-    """Return a row for each model.
+    """Return a row for each model that every comparison has, in the order of the first.
 
     Args:
-        comparisons: comparisons by task, all of the same step of a recipe.
+        comparisons: comparisons by task, all of the same step of a recipe. A step that a task does
+            not take has no row in that task's comparison.
     """
+    by_name = [{row.name: row for row in each.rows} for each in comparisons.values()]
+    shared = [name for name in by_name[0] if all(name in each for each in by_name)]
+    # the speedups of a table are over its first row
+    same_first = len({each.rows[0].name for each in comparisons.values()}) == 1
     rows: list[AveragedRow] = []
-    for own in zip(*(each.rows for each in comparisons.values()), strict=True):
+    for name in shared:
+        own = [each[name] for each in by_name]
         scores = {
-            name: score
+            scored_on: score
             for task, row in zip(comparisons, own, strict=True)
-            for name, score in {task: row.score, **row.further}.items()
+            for scored_on, score in {task: row.score, **row.further}.items()
         }
         defined = all(score.undefined is None for score in scores.values())
         average = Average.of([*scores.values()]) if defined else None
@@ -75,14 +82,14 @@ def averages(comparisons: Mapping[str, Comparison]) -> Averages:
         speedups = [row.latency.speedup.value for row in own if row.latency.speedup]
         rows.append(
             AveragedRow(
-                name=own[0].name,
+                name=name,
                 scores=scores,
                 average=average,
                 retained=average.value / first.value if average and first and first.value else None,
                 mean_size_mb=sum(row.size.artifact_size_bytes for row in own)
                 / (len(own) * MEGABYTE),
                 speedup=math.exp(sum(map(math.log, speedups)) / len(speedups))
-                if len(speedups) == len(own)
+                if same_first and len(speedups) == len(own)
                 else None,
             )
         )
