@@ -472,16 +472,22 @@ def show_endpoint(output: Path) -> None:
 
 
 def show_gain(outcomes: Sequence[StepOutcome]) -> None:
-    """Print the gain of the served model over the first one of the comparison."""
+    """Print the gain of the served model over the first one of the comparison, in the runtime of
+    the endpoint."""
     from bertender.comparison.table import in_one_sentence
+    from bertender.models.runtimes import DEFAULT_RUNTIME
 
     served = [
         name for each in outcomes if each.step.stage == "endpoint" for name in each.step.sources
     ]
     for table in outcomes:
         if table.step.stage == "compare" and served and served[-1] in table.step.sources[1:]:
-            gain = in_one_sentence(read_comparison(table.output), served[-1])
-            print_entry(f"\n{gain}", ())
+            comparison = read_comparison(table.output)
+            for row in comparison.rows[1:]:
+                # of several runtimes, a row's name ends in its own
+                is_served = row.name.partition(" in ")[0] == served[-1]
+                if is_served and row.runtime == DEFAULT_RUNTIME:
+                    print_entry(f"\n{in_one_sentence(comparison, row.name)}", ())
 
 
 def _show_next(recipe: Recipe) -> None:

@@ -12,8 +12,10 @@ from bertender.cli import making
 from bertender.cli.making import averages_of, show_gain
 from bertender.core.artifact import Artifact
 from bertender.core.errors import DataError
+from bertender.core.files import save_result
 from bertender.recipes.recipe import Step, StepOutcome
 from bertender.tasks.task import Task
+from tests.comparison import rows as measured
 from tests.front import fail, last_line, succeed, write_toy_files
 
 STEPS = [
@@ -67,6 +69,25 @@ def test_a_damaged_table_of_a_run_is_named(tmp_path: Path) -> None:
     for show in (show_gain, lambda found: averages_of({"a": found})):
         with pytest.raises(DataError, match=f"{table} is not a saved comparison"):
             show(outcomes)
+
+
+@pytest.mark.parametrize("name", ["words", "words in ONNX Runtime"])
+def test_the_gain_is_that_in_the_runtime_of_the_endpoint(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A table of several runtimes has a row for each."""
+    rows = [
+        measured.STUDENT.model_copy(update={"name": own, "runtime": runtime})
+        for own, runtime in (("words in OpenVINO", "openvino"), (name, "onnxruntime"))
+    ]
+    save_result(measured.compared(measured.TEACHER, *rows), table := tmp_path / "table.json")
+    steps = [
+        Step.model_validate({"name": "served", "stage": "endpoint", "from": "words"}),
+        Step.model_validate({"name": "table", "stage": "compare", "from": ["teacher", "words"]}),
+    ]
+    show_gain([StepOutcome(each, table, reused=True, seconds=0.0, result={}) for each in steps])
+    said = " ".join(capsys.readouterr().out.split())
+    assert said.startswith(f"{name} in place of teacher:") and said.count("in place of") == 1
 
 
 def test_json_tells_what_was_reused(recipe: Path, tmp_path: Path) -> None:
