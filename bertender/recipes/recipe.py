@@ -381,12 +381,13 @@ def _fitting(plan: Sequence[PlannedStep], task: Task) -> list[PlannedStep]:
     left_out = {planned.step.name for planned in plan if not planned.stage.takes(task)}
     fitting = []
     for planned in plan:
+        if planned.step.name in left_out:
+            continue
         sources = tuple(name for name in planned.step.sources if name not in left_out)
         if planned.step.sources and len(sources) not in planned.stage.counts(planned.config):
             return [*plan]
-        if planned.step.name not in left_out:
-            step = planned.step.model_copy(update={"sources": sources})
-            fitting.append(replace(planned, step=step))
+        step = planned.step.model_copy(update={"sources": sources})
+        fitting.append(replace(planned, step=step))
     return fitting or [*plan]
 
 

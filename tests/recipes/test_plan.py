@@ -30,7 +30,7 @@ from bertender.tasks.task import Task
 from tests.front import ToyFiles, write_toy_files
 from tests.toy_models import save_encoder
 from tests.toy_tagging import TASK as TAGGING
-from tests.toys import ToyNamedTask
+from tests.toys import ToyNamedTask, ranking_task
 
 CORPUS, ENCODER, OUT, GONE = "CORPUS", "ENCODER", "OUT", "/gone/away"
 """In place of paths that a fixture knows."""
@@ -374,6 +374,17 @@ def test_a_step_that_takes_no_tags_is_left_out(
     for steps in ([BASELINE], [BASELINE, TEACHER, alone]):
         with pytest.raises(ConfigError, match="'baseline' takes tasks of"):
             checked(recipe_of(files, encoder, tmp_path / "run", *steps), tmp_path / "run")
+
+
+def test_a_step_that_is_left_out_may_start_from_another(
+    files: ToyFiles, encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ranking = ranking_task(8, 8)
+    monkeypatch.setattr(recipes, "load_task", lambda config, has_model: ranking)
+    own = {"name": "probable", "stage": "calibrate", "from": "words"}
+    recipe = recipe_of(files, encoder, tmp_path / "run", BASELINE, own, TEACHER)
+    plan, _ = checked(recipe, tmp_path / "run")
+    assert [each.step.name for each in plan] == ["teacher"]
 
 
 def test_missing_data_of_more_tasks_are_found_before_the_first_step(
