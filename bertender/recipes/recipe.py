@@ -467,7 +467,7 @@ def run_step(
     started = time.monotonic()
     stage, config, outputs = planned.stage, planned.config, planned.outputs
     sources = [done[name] for name in planned.step.sources]
-    identity = {
+    identity: dict[str, Any] = {
         "stage": stage.name,
         "config": config.model_dump(mode="json"),
         "files": stage.files_digest(config),
@@ -477,6 +477,14 @@ def run_step(
         "task": task.fingerprint() if stage.needs_task else None,
         "libraries": library_versions(),
     }
+    # other settings may replace a default, but not one that is set explicitly
+    at_default = [
+        name
+        for name in sorted(config.model_fields_set)
+        if not config.is_explicit(name, beyond_default=True)
+    ]
+    if at_default:
+        identity["explicit"] = at_default
 
     def build() -> None:
         if fresh:

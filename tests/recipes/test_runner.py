@@ -140,6 +140,15 @@ def test_a_setting_builds_its_step_and_those_after_it(
     assert built(changed, out) == []
 
 
+def test_a_default_that_is_set_explicitly_builds_again(recipe: Recipe, out: Path) -> None:
+    """Other settings may replace a default that is not: freeze=encoder the learning rate, and
+    scheme=auto the calibrator."""
+    changed = recipe.with_settings([Setting("second", "longest_ngram", 2)])
+    assert built(changed, out) == ["second"]
+    assert built(changed, out) == []
+    assert built(recipe, out) == ["second"]
+
+
 def test_a_setting_that_changes_no_model_stops_there(recipe: Recipe, out: Path) -> None:
     """The seed of the solver does not matter to this solver: same weights, same digest."""
     assert built(recipe.with_settings([Setting("first", "seed", 7)]), out) == ["first"]
