@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from itertools import chain
@@ -34,6 +34,7 @@ from bertender.models.own_models import OWN_MODELS
 from bertender.models.runtimes import RUNTIMES
 from bertender.models.sentence_files import PoolingName, VectorSettings
 from bertender.problems.problem import Problem
+from bertender.problems.several_heads import SeveralHeads
 from bertender.text.batch import Example, Tokenize
 from export.bundle.program import (
     ODD_TEXTS,
@@ -253,7 +254,8 @@ def _turns_weights(nodes: Sequence[onnx.NodeProto]) -> bool:
 def _texts(
     source: Artifact, opened: Classifier, examples: Sequence[Example], most: int
 ) -> dict[str, Any]:
-    """Return at most so many texts with their expected tokens and logits, and the tolerance."""
+    """Return at most so many texts with their expected tokens and logits, and the tolerance of each
+    head."""
     encode, problem = opened.encode, opened.problem
     assert isinstance(encode, Tokenize)
     rows: list[dict[str, Any]] = []
@@ -278,16 +280,6 @@ def _texts(
         {"text": text, "ids": encode.tokenizer(text)["input_ids"]}
         for text in (ODD_TEXTS if rows else ())
     ]
-    values = np.array([*chain(*(row["logits"] for row in rows))] or [[0.0]], dtype=np.float64)
-    bounds = TOLERANCES[source.card.precision]
-    _, spread = problem.size_and_spread(values)
-    scale = problem.scale(values)
-    # bounds on single logits, or on the median and 95th percentile over texts
-    allowed = {
-        "max": bounds.max_abs and bounds.max_abs * scale,
-        "median": bounds.max_median and bounds.max_median * spread,
-        "p95": bounds.max_p95 and bounds.max_p95 * spread,
-    }
     own = source.card.task.calibration
     return {
         "kind": source.card.task.problem_type,
@@ -298,10 +290,46 @@ def _texts(
         "vectors": problem.gives_vectors,
         "tokens": problem.per_token,
         "max_length": encode.max_length,
-        "allowed": allowed,
+        "heads": [*_heads(problem, [row["logits"] for row in rows], source.card.precision)],
         "rows": rows,
         "odd": odd,
     }
+
+
+def _heads(
+    problem: Problem[Any], logits: Sequence[list[list[float]]], precision: str
+) -> Iterator[dict[str, Any]]:
+    """Yield the columns and the tolerance of each head, or of a model without heads: the numbers of
+    one may be a thousand times as large as the logits of another.
+
+    Args:
+        problem: kind of problem.
+        logits: of each stored text, (rows, labels).
+        precision: row of TOLERANCES.
+    """
+    if not logits:
+        return
+    heads: dict[str, tuple[Problem[Any], slice]] = {"": (problem, slice(None))}
+    if isinstance(problem, SeveralHeads):
+        heads = {name: (kind, problem.slices[name]) for name, kind in problem.heads.items()}
+    bounds = TOLERANCES[precision]
+    for name, (kind, columns) in heads.items():
+        of_text = problem.labels_words and not kind.labels_words
+        lines = chain(*(rows[:1] if of_text else rows for rows in logits))
+        values = np.array([*lines], dtype=np.float64)[:, columns]
+        start = columns.start or 0
+        scale, (_, spread) = kind.scale(values), kind.size_and_spread(values)
+        yield {
+            "name": name,
+            "columns": [start, start + values.shape[1]],
+            "first_token": of_text,
+            # bounds on single logits, or on the median and 95th percentile over texts
+            "allowed": {
+                "max": bounds.max_abs and bounds.max_abs * scale,
+                "median": bounds.max_median and bounds.max_median * spread,
+                "p95": bounds.max_p95 and bounds.max_p95 * spread,
+            },
+        }
 
 
 def _node_check(folder: Path, modules: Path) -> dict[str, Any]:

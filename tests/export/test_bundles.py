@@ -24,17 +24,19 @@ import pytest
 from bertender.core.artifact import Artifact, copy_companions
 from bertender.core.card import Calibration
 from bertender.core.errors import ConfigError, ModelError, ParityError
-from bertender.models.classifier import open_classifier
+from bertender.models.classifier import Classifier, open_classifier
 from bertender.models.runtimes import import_openvino
 from bertender.problems.question_answering import QUESTION_ANSWERING, THRESHOLD
 from bertender.problems.token_classification import TOKEN_CLASSIFICATION
 from bertender.tasks.task import Task
+from bertender.text.batch import Batch
 from bertender.text.tokenizer import load_tokenizer
 from export.bundle import PROGRAM_CLASSES, bundle, check_target, single_file
 from export.bundle import browser as browser_bundle
 from export.bundle.program import calibration_notes
 from export.config import BundleConfig
 from quantize.quantizer import quantize
+from tests.fake_predictor import FakePredictor
 from tests.packages import NODE_MODULES, needs_extensions, needs_node
 from tests.problems.kinds import graph_of, named
 from tests.quantize.contexts import HERE, config_of
@@ -42,7 +44,9 @@ from tests.quick import quick
 from tests.quiet_server import QuietServer
 from tests.serve.browser import CHROMIUM
 from tests.serve.browser import browser as chromium
+from tests.toy_heads import JOINT, RATED
 from tests.toy_kinds import TASKS
+from tests.toys import tiny_tokenizer
 
 __all__ = ["graph_of"]
 
@@ -93,7 +97,7 @@ def test_the_folder_of_a_browser_is_that_of_transformers_js(
     config = json.loads((written.path / "config.json").read_text())
     assert config["transformers.js_config"] == {"dtype": "fp32"}
     texts = json.loads((written.path / "texts.json").read_text())
-    assert len(texts["rows"]) == 8 and texts["allowed"]["max"] > 0
+    assert len(texts["rows"]) == 8 and texts["heads"][0]["allowed"]["max"] > 0
     found = written.card.findings.bundle
     assert found is not None and found.opens_as.startswith("pipeline('text-classification')")
     assert "not checked by transformers.js: npm install && node check.mjs" in found.notes
@@ -242,7 +246,8 @@ def test_eight_bits_have_the_name_that_a_page_reads(
     written = bundled(small, task, tmp_path / "out", to="browser", node_modules=NODE_MODULES)
     assert "onnx/model_quantized.onnx" in written.card.files
     texts = json.loads((written.path / "texts.json").read_text())
-    assert texts["allowed"]["max"] is None and texts["allowed"]["median"] > 0
+    (allowed,) = (head["allowed"] for head in texts["heads"])
+    assert allowed["max"] is None and allowed["median"] > 0
 
 
 @needs_node
@@ -299,6 +304,19 @@ def site(tmp_path: Path) -> Iterator[tuple[Path, str]]:
         server.shutdown()
 
 
+def of_check(expression: str) -> Any:
+    """The value of an expression with the functions of `check.mjs`."""
+    module = resources.files("export.bundle").joinpath("page_files", "check.mjs")
+    program = (
+        f"import {{ check, labels }} from {json.dumps(str(module))};"
+        f"console.log(JSON.stringify(await {expression}));"
+    )
+    node = ["node", "--input-type=module"]
+    ended = subprocess.run(node, input=program, capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr
+    return json.loads(ended.stdout)
+
+
 @pytest.mark.skipif(shutil.which("node") is None, reason="node is not installed")
 @pytest.mark.parametrize(
     ("kind", "names", "shown"),
@@ -315,14 +333,61 @@ def test_the_page_shows_the_labels_of_each_head_at_a_token(
     kind: str, names: list[str], shown: list[str]
 ) -> None:
     """A head of whole texts has its label at the first token."""
-    module = resources.files("export.bundle").joinpath("page_files", "check.mjs")
     texts, rows = json.dumps({"kind": kind, "labels": names}), [[0.5, 2.0, -1.0], [9.0, 3.0, 1.0]]
-    program = (
-        f"import {{ labels }} from {json.dumps(str(module))};"
-        f"console.log(JSON.stringify({rows}.map((row, place) => labels({texts}, row, place))));"
+    assert of_check(f"{rows}.map((row, place) => labels({texts}, row, place))") == shown
+
+
+def of_two_heads(batch: Batch) -> np.ndarray:
+    """Logits of 1 of the first head, and numbers of thousands of the other."""
+    ids = batch.arrays["input_ids"]
+    own = ids if batch.words is not None else ids.sum(axis=1)
+    first = np.where(own % 2, 1.0, -1.0)
+    others = [3000 + 100 * np.cos(own * (1 + each)) for each in range(WIDTHS[own.ndim] - 2)]
+    return np.stack([first, -first, *others], axis=-1).astype(np.float32)
+
+
+WIDTHS = {1: len(RATED.labels), 2: len(JOINT.labels)}
+
+
+def turned(logits: np.ndarray, lines: slice = slice(None)) -> np.ndarray:
+    """The logits (lines, labels), those of the first head with the other sign."""
+    found = logits.copy()
+    found[lines, :2] *= -1
+    return found
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="node is not installed")
+@pytest.mark.parametrize(
+    ("two", "answer", "said"),
+    [
+        (RATED, lambda logits: logits, []),
+        (RATED, turned, ["8 other predictions", "max difference of logits of length is 2"]),
+        (RATED, lambda logits: logits + np.eye(3)[2], ["max difference of logits of stars is "]),
+        (JOINT, turned, ["8 other predictions", "max difference of logits of intent is 2"]),
+        (JOINT, lambda logits: turned(logits, slice(1, None)), []),
+    ],
+)
+def test_the_check_of_a_page_judges_each_head_by_itself(
+    two: Task, answer: Callable[[np.ndarray], np.ndarray], said: list[str], exported: Artifact
+) -> None:
+    """The head of a whole text reads the first token alone."""
+    tokenizer, card = tiny_tokenizer(), exported.card
+    source = replace(exported, card=card.model_copy(update={"task": two.record()}))
+    encode, predictor = two.problem.encoder(tokenizer), FakePredictor(of_two_heads)
+    opened = Classifier("toy", two.labels, encode, predictor, 0, two.problem)
+    texts = {**browser_bundle._texts(source, opened, two.dev.examples, 8), "odd": []}
+    own = {row["text"]: answer(np.array(row["logits"])).tolist() for row in texts["rows"]}
+    ids = {row["text"]: row["ids"] for row in texts["rows"]}
+    found = of_check(
+        f"""check({{ env: {{}} }}, {{
+            tokenizer: (text) => ({{ text, input_ids: {{ data: {json.dumps(ids)}[text] }} }}),
+            model: ({{ text }}) => ({{
+                logits: {{ dims: [1, 1], tolist: () => ({json.dumps(own)})[text] }},
+            }}),
+        }}, {json.dumps(texts)})"""
     )
-    node = ["node", "--input-type=module", "--eval", program]
-    assert json.loads(subprocess.run(node, capture_output=True, check=True).stdout) == shown
+    assert len(found["failures"]) == len(said), found
+    assert all(part in line for part, line in zip(said, found["failures"], strict=True)), found
 
 
 @pytest.mark.parametrize("kind", [QUESTION_ANSWERING.name, TOKEN_CLASSIFICATION.name])

@@ -1,6 +1,6 @@
 // Does transformers.js read and answer the texts of texts.json as the model that they are from?
-// Tokens must be equal; logits as near as `allowed` lets them be. Run `node check.mjs`, or press
-// the page's button.
+// Tokens must be equal; the logits of each head as near as its `allowed` lets them be. Run
+// `node check.mjs`, or press the page's button.
 
 /**
  * Open the folder's tokenizer and model, by the pipeline of its kind where there is one. `folder` is
@@ -46,9 +46,31 @@ function quantile(sorted, share) {
   return sorted[Math.min(sorted.length - 1, Math.floor(share * sorted.length))];
 }
 
+/** Return how far a head's logits of a text are from those expected, and how many predictions differ. */
+function compared(head, expected, actual, vectors) {
+  let most = actual.length === expected.length ? 0 : Infinity, others = 0;
+  for (const [line, all] of expected.slice(0, head.first_token ? 1 : undefined).entries()) {
+    const [wanted, own] = [all, actual[line] ?? []].map((each) => each.slice(...head.columns));
+    const moved = wanted.map((value, column) => Math.abs(value - own[column]));
+    most = Math.max(most, ...moved);
+    const best = wanted.indexOf(Math.max(...wanted));
+    const gap = wanted[best] - Math.max(...wanted.filter((_, column) => column !== best));
+    // two logits that each move by `limit` turn a prediction whose gap is within twice that
+    const limit = head.allowed.max ?? head.allowed.p95;
+    if (!vectors && own.indexOf(Math.max(...own)) !== best && gap > 2 * limit) others += 1;
+  }
+  return { most: Number.isNaN(most) ? Infinity : most, others }; // sorting finds no place for NaN
+}
+
+/** Return the largest, median and 95th percentile of the differences of texts. */
+function spread(differences) {
+  const sorted = [...differences].sort((first, second) => first - second);
+  return { max: sorted.at(-1), median: quantile(sorted, 0.5), p95: quantile(sorted, 0.95) };
+}
+
 /** Return what is wrong, and what there is to know. */
 export async function check(transformers, opened, texts, progress = () => {}) {
-  const failures = [], notes = [], differences = [];
+  const failures = [], notes = [], differences = texts.heads.map(() => []);
   let otherTokens = 0, otherLabels = 0, firstTokens = null, firstLabel = null;
   for (const [place, row] of texts.rows.entries()) {
     const inputs = encode(opened, texts, row.text, row.pair);
@@ -59,35 +81,26 @@ export async function check(transformers, opened, texts, progress = () => {}) {
       continue;
     }
     const own = await rows(opened, inputs);
-    let most = own.length === row.logits.length ? 0 : Infinity;
-    for (const [line, expected] of row.logits.entries()) {
-      const actual = own[line] ?? [];
-      const moved = expected.map((value, column) => Math.abs(value - actual[column]));
-      most = Math.max(most, ...moved);
-      const best = expected.indexOf(Math.max(...expected));
-      const gap = expected[best] - Math.max(...expected.filter((_, column) => column !== best));
-      // two logits that each move by `limit` turn a prediction whose gap is within twice that
-      const limit = texts.allowed.max ?? texts.allowed.p95;
-      if (!texts.vectors && actual.indexOf(Math.max(...actual)) !== best && gap > 2 * limit) {
-        otherLabels += 1;
-        firstLabel ??= JSON.stringify(row.text);
-      }
+    for (const [number, head] of texts.heads.entries()) {
+      const { most, others } = compared(head, row.logits, own, texts.vectors);
+      differences[number].push(most);
+      otherLabels += others;
+      if (others) firstLabel ??= JSON.stringify(row.text);
     }
-    differences.push(Number.isNaN(most) ? Infinity : most); // sorting finds no place for NaN
     progress(place + 1, texts.rows.length);
   }
   const odd = texts.odd.filter(
     ({ text, ids }) => numbers(opened.tokenizer(text).input_ids).join() !== ids.join(),
   );
-  differences.sort((first, second) => first - second);
-  const found = {
-    max: differences.at(-1), median: quantile(differences, 0.5), p95: quantile(differences, 0.95),
-  };
   if (otherTokens) failures.push(`tokens of ${otherTokens} of ${texts.rows.length} texts: ${firstTokens}`);
   if (otherLabels) failures.push(`${otherLabels} other predictions, the first of ${firstLabel}`);
-  for (const [name, allowed] of Object.entries(texts.allowed)) {
-    if (allowed !== null && !(found[name] <= allowed)) {
-      failures.push(`${name} difference of logits is ${found[name]}, allowed ${allowed}`);
+  const found = differences.map(spread);
+  for (const [number, head] of texts.heads.entries()) {
+    const logits = head.name ? `logits of ${head.name}` : "logits";
+    for (const [name, allowed] of Object.entries(head.allowed)) {
+      if (allowed !== null && !(found[number][name] <= allowed)) {
+        failures.push(`${name} difference of ${logits} is ${found[number][name]}, allowed ${allowed}`);
+      }
     }
   }
   if (!texts.rows.length) failures.push("no texts were stored, so that nothing can be checked");
@@ -97,7 +110,8 @@ export async function check(transformers, opened, texts, progress = () => {}) {
         JSON.stringify(odd[0].text),
     );
   }
-  return { version: transformers.env.version, texts: texts.rows.length, ...found, failures, notes };
+  const max = Math.max(...found.map((each) => each.max));
+  return { version: transformers.env.version, texts: texts.rows.length, max, failures, notes };
 }
 
 if (typeof process !== "undefined" && process.argv?.[1]?.endsWith("check.mjs")) {
