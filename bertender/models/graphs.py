@@ -196,9 +196,10 @@ class ForeignGraph:
                 ]
                 in_blocks_of_8 = bool(bits) and all(each == 8 for each in bits)
                 return "int8" if in_blocks_of_8 else precision
-        halves = {onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16}
-        half = any(tensor.data_type in halves for tensor in graph.initializer)
-        return "float16" if half else "float32"
+        types = {tensor.data_type for tensor in graph.initializer}
+        if onnx.TensorProto.FLOAT16 in types:
+            return "float16"
+        return "bfloat16" if onnx.TensorProto.BFLOAT16 in types else "float32"
 
     @property
     def optimize(self) -> str:

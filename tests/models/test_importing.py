@@ -28,6 +28,7 @@ from bertender.core.errors import (
 from bertender.models.classifier import open_classifier
 from bertender.models.families import FAMILIES
 from bertender.models.importing import import_model, located, open_artifact, wanted
+from export.precision import PRECISIONS
 from tests.toy_models import save_classifier, tiny_classifier
 from tests.toys import FRUIT, TOOLS, similarity_task, tiny_tokenizer
 
@@ -266,6 +267,15 @@ def test_a_quantized_graph_is_judged_as_one(graph_folder: Path) -> None:
     graph = graph_folder / "model.onnx"
     quantize_dynamic(graph, graph_folder / "int8.onnx")
     assert open_artifact(graph_folder / "int8.onnx").card.precision == "int8"
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_a_graph_is_judged_by_the_precision_of_its_weights(
+    precision: str, graph_folder: Path
+) -> None:
+    converted = PRECISIONS[precision].convert(onnx.load(graph_folder / "model.onnx"))
+    onnx.save(converted, graph_folder / "other.onnx")
+    assert open_artifact(graph_folder / "other.onnx").card.precision == precision
 
 
 def test_an_output_of_another_name_is_found_by_its_shape(
