@@ -30,8 +30,9 @@ RECORDED_LIBRARIES = (
     "scikit-learn",
 )
 
-MODEL_SUFFIXES = (".safetensors", ".onnx", ".onnx_data", ".onnx.data")
-"""Suffixes of files with a graph or weights; an ONNX graph may have weights next to it."""
+MODEL_SUFFIXES = (".safetensors", ".onnx", ".onnx_data", ".onnx.data", ".xml", ".bin")
+"""Suffixes of files with a graph or weights; an ONNX graph may have weights next to it, and one of
+OpenVINO has."""
 
 Kind = Literal["torch", "onnx", "bag-of-words", "bundle"]
 

@@ -77,6 +77,8 @@ def test_openvino_opens_the_folder_with_equal_outputs(
     assert np.abs(logits - expected).max() < 1e-4
     assert {"config.json", "tokenizer.json", "openvino_model.bin"} <= written.card.files.keys()
     assert "model.onnx" not in written.card.files
+    files = [written.path / f"openvino_model.{suffix}" for suffix in ("xml", "bin")]
+    assert written.card.model_size_bytes == sum(file.stat().st_size for file in files)
 
 
 def test_openvino_on_a_full_disk(
