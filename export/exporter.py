@@ -110,7 +110,7 @@ def write_onnx(source: Artifact, task: Task, config: ExportConfig, directory: Pa
     fit_half_range(traced)
     add_column_outputs(traced, problem_of(source).column_outputs)
     save_graph(traced, path, config.external_above_mb)
-    graph = optimization.run(path)
+    graph = precision.convert(optimization.run(path))
     fused = Counter(node.op_type for node in graph.graph.node if node.domain == RUNTIME_DOMAIN)
     found = GraphFindings(
         opset=next(entry.version for entry in graph.opset_import if not entry.domain),
@@ -120,7 +120,7 @@ def write_onnx(source: Artifact, task: Task, config: ExportConfig, directory: Pa
         layers=model.config.num_hidden_layers,
     )
     optimization.check(model, found)
-    save_graph(precision.convert(graph), path, config.external_above_mb)
+    save_graph(graph, path, config.external_above_mb)
     return Findings(
         graph=found, numbers=numbers, left_out_optimizers=LEFT_OUT, session_config=SESSION_CONFIG
     )

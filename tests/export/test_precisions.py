@@ -55,6 +55,7 @@ def test_every_architecture_answers_in_half_the_bytes(
     assert (artifact.card.findings.numbers is not None) == (precision == "float16")
     graph = onnx.load(onnx_file(artifact))
     onnx.checker.check_model(graph)
+    assert artifact.card.findings.graph.nodes == len(graph.graph.node)
     floats = weights_bytes(graph, onnx.TensorProto.FLOAT)
     halves = weights_bytes(graph, getattr(onnx.TensorProto, precision.upper()))
     assert floats < 0.2 * halves, "vectors of bfloat16 graphs stay in float32"
