@@ -137,7 +137,8 @@ def calibrate(artifact: Artifact, task: Task, config: CalibrateConfig, out: Path
         )
         for split in splits
     )
-    calibration = fitted(fitted_on, method, plain.digest)
+    # the copy has the task's labels on its card
+    calibration = fitted(fitted_on, method, Artifact(plain.path, plain.card).digest)
     before, after = held_out.judged(None), held_out.judged(calibration)
     findings = CalibrationFindings(
         method=method,

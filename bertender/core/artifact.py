@@ -62,6 +62,8 @@ class Artifact:
 
     path: Path
     card: Card
+    labels_on_disk: tuple[str, ...] | None = None
+    """Labels on the card in its folder, where `of_task` has given it those of a task."""
 
     @classmethod
     def load(cls, path: Path | str, *, verify: bool = True, checked_at: str | None = None) -> Self:
@@ -132,7 +134,9 @@ class Artifact:
         if own.source or (own.labels, own.problem_type) != known:
             return self
         task = task.model_copy(update={"calibration": own.calibration, "fitted": own.fitted})
-        return replace(self, card=self.card.model_copy(update={"task": task}))
+        on_disk = own.labels if self.labels_on_disk is None else self.labels_on_disk
+        card = self.card.model_copy(update={"task": task})
+        return replace(self, card=card, labels_on_disk=on_disk)
 
     @property
     def name(self) -> str:
@@ -148,12 +152,14 @@ class Artifact:
 
     @property
     def digest(self) -> str:
-        """Identity of the artifact's outputs: digest of its kind, task, calibration and files."""
+        """Identity of the artifact's outputs: digest of its kind, task, calibration and files, as
+        its folder has them."""
+        labels = self.card.task.labels if self.labels_on_disk is None else self.labels_on_disk
         identity: dict[str, Any] = {
             "kind": self.card.kind,
             "family": self.card.family,
             "precision": self.card.precision,
-            "labels": self.card.task.labels,
+            "labels": labels,
             "files": {name: record.sha256 for name, record in sorted(self.card.files.items())},
         }
         if calibration := self.card.task.calibration:

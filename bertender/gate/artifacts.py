@@ -188,6 +188,7 @@ def verify(
             f"{reference.place} was made for {ours!r} and {candidate.place} for {theirs!r}, so "
             "that their outputs cannot be compared. Give two artifacts of one task."
         )
+    reference, candidate = (each.of_task(task.record()) for each in (reference, candidate))
     examples, truth = labelled_sample(task, task.dev, config.texts or len(task.dev), config.seed)
     usual = tolerance_in(config.runtime, candidate.card.precision)
     tolerance = TOLERANCES[config.tolerance or usual]

@@ -658,7 +658,8 @@ def exported(source: Artifact, task: Task, optimize: str = "none") -> Artifact:
     out.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(out.with_name(f".{out.name}.lock")):
         config = ExportConfig.parse(settings)
-        build_once([out], identity, lambda: export(source, task, config, out), digest_of)
+        known = source.of_task(task.record())  # an imported model, where a graph's parent is one
+        build_once([out], identity, lambda: export(known, task, config, out), digest_of)
     return Artifact.load(out)
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,16 +16,19 @@ from transformers import AutoConfig, AutoModelForMultipleChoice
 
 from bertender.cli.asking import lines_of
 from bertender.comparison.accuracy import constant_row, evaluate
+from bertender.comparison.calibration import CalibrateConfig
 from bertender.comparison.compare import compare
 from bertender.comparison.records import CompareConfig
-from bertender.core.artifact import Artifact
+from bertender.core.artifact import Artifact, lineage
 from bertender.core.errors import ConfigError, DataError, ModelError
+from bertender.gate.artifacts import VerifyConfig, verify
 from bertender.models.classifier import open_classifier
 from bertender.models.importing import import_model, open_artifact
 from bertender.models.sequence_scorers import CHOICE_HEADS, scorer_of
 from bertender.problems.multiple_choice import MULTIPLE_CHOICE
 from bertender.problems.problem import Outputs
 from bertender.recipes.recorded_task import recorded_task
+from bertender.recipes.stages import STAGES
 from bertender.scoring.scorer import Scorer
 from bertender.tasks.loading import load_task
 from bertender.tasks.task import TaskConfig
@@ -32,6 +37,9 @@ from bertender.training.examples import token_dataset
 from bertender.training.heads import HEADS
 from distill.finetuning.baseline import train_bag_of_words
 from distill.finetuning.config import BagOfWordsConfig
+from export.config import ExportConfig
+from quantize.config import QuantizeConfig
+from quantize.graph_check import failures_if_quantized
 from serve.bulk import read_file
 from serve.client.endpoint import Classification
 from serve.wire import input_names, row_in
@@ -241,6 +249,39 @@ def plain_copy(artifact: Artifact, out: Path) -> Path:
         if path.name != "artifact.json":
             (out / path.name).write_bytes(path.read_bytes())
     return out
+
+
+@pytest.fixture(scope="module")
+def finished(
+    teacher_of: Callable[[str], Artifact], tmp_path_factory: pytest.TempPathFactory
+) -> Artifact:
+    """A finished model, which does not say how many choices it is for."""
+    folder = tmp_path_factory.mktemp("finished")
+    made = import_model(
+        plain_copy(teacher_of(MULTIPLE_CHOICE.name), folder / "theirs"), folder / "finished"
+    )
+    assert (made.card.task.labels, made.card.task.source) == (("0",), {})
+    return made
+
+
+def test_what_is_made_of_a_finished_model_knows_it(finished: Artifact, tmp_path: Path) -> None:
+    task = choice_task()
+    graph = STAGES["export"].make([finished], task, ExportConfig(), tmp_path / "graph")
+    small = STAGES["quantize"].make([graph], task, QuantizeConfig(scheme="dynamic"), tmp_path / "8")
+    assert small.card.task.labels == task.labels
+    assert [isinstance(each, Artifact) and each.digest for each in lineage(small)] == [
+        each.digest for each in (small, graph, finished)
+    ]
+    found = verify(finished, small, task, VerifyConfig(), failures_if_quantized)
+    assert found.passed and found.graphs_compared and found.score_change is not None
+
+
+def test_the_calibration_of_a_finished_model_is_its_own(finished: Artifact, tmp_path: Path) -> None:
+    task = choice_task()
+    labels = tuple(0 if row % 5 == 0 else each for row, each in enumerate(task.train.label_ids))
+    apart = replace(task, selection=replace(task.train, label_ids=labels))
+    calibrated = STAGES["calibrate"].make([finished], apart, CalibrateConfig(), tmp_path / "own")
+    assert calibrated.has_own_calibration
 
 
 def test_a_head_that_was_not_compared_is_refused(tmp_path: Path) -> None:
