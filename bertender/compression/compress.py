@@ -94,18 +94,19 @@ class Compression:
         """
         config, task = self.config, self.task
         task.require_training("compress")
-        check_writable(self.out / MODEL, self.teacher)
+        teacher = self.teacher.of_task(task.record())
+        check_writable(self.out / MODEL, teacher)
         check_not_finished(self.out / MODEL, self.force or self._has_run())
         check_installed(*config.runtimes)
-        starts = starts_of(self.teacher, task, config)
+        starts = starts_of(teacher, task, config)
         candidates = all_candidates(starts, config, vocab=cuts_vocabulary(task, config))
         check_any(candidates, starts, config)
         check_settings(candidates, config, task)
-        opened = open_classifier(self.teacher)
-        check_teacher_varied(opened, self.teacher.path, task)
+        opened = open_classifier(teacher)
+        check_teacher_varied(opened, teacher.path, task)
         check_labels_fit(opened, task)
 
-        probing = Probing(self.teacher, task, config, self.out / "probes", self.announce)
+        probing = Probing(teacher, task, config, self.out / "probes", self.announce)
 
         def measured_alone(candidate: Candidate) -> Measured:
             file = f"near-limits/{candidate.name}.json"
@@ -147,9 +148,8 @@ class Compression:
         """
         report = self.plan()
         save_result(report, self.out / REPORT)  # removes an earlier run's report
-        training = Training(
-            self.teacher, self.task, self.config, self.out / "candidates", self.announce
-        )
+        teacher = self.teacher.of_task(self.task.record())
+        training = Training(teacher, self.task, self.config, self.out / "candidates", self.announce)
         chosen = entrants(report.candidates, self.config)
         budget = Budget(self.config.budget_minutes)
         ranked = halved(chosen, len(self.task.train), training.train, budget)
@@ -171,7 +171,7 @@ class Compression:
         steps = [*built.artifacts.values()]
         table = compare(steps, self.task, CompareConfig.model_validate(timing))
         save_result(table, self.out / TABLE)
-        teacher, *_, score = (row.score for row in table.rows)
+        teacher_score, *_, score = (row.score for row in table.rows)
         least = self.config.min_score
         scored = best.model_copy(update={"score": score})
         report = report.model_copy(
@@ -182,7 +182,7 @@ class Compression:
                 ),
                 "chosen": best.candidate.name,
                 "verdict": "met" if least is None or score.value >= least else "score not met",
-                "teacher_score": teacher,
+                "teacher_score": teacher_score,
             }
         )
         copy_artifact(built.last, self.out / MODEL)

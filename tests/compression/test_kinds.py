@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +17,8 @@ from bertender.compression.report import MODEL, CompressionReport, sentence
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError
 from bertender.models.classifier import open_classifier
+from bertender.models.importing import import_model
+from bertender.problems.multiple_choice import MULTIPLE_CHOICE
 from bertender.problems.sentence_embedding import SENTENCE_EMBEDDING
 from bertender.problems.token_classification import TOKEN_CLASSIFICATION
 from bertender.tasks.task import Task
@@ -66,6 +69,21 @@ def test_a_model_of_each_kind_is_compressed(
     model = open_classifier(Artifact.load(tmp_path / "out" / MODEL))
     asked = task.problem.asked(task.dev.examples[:3])
     assert len(model.outputs(asked)) == len(asked)
+
+
+@pytest.mark.usefixtures("brief_probes")
+def test_a_finished_model_of_choices_is_compressed(
+    teacher_of: Callable[[str], Artifact], tmp_path: Path
+) -> None:
+    """Its card does not say how many choices there are."""
+    task, theirs = TASKS[MULTIPLE_CHOICE.name], tmp_path / "theirs"
+    shutil.copytree(teacher_of(task.problem_type).path, theirs)
+    (theirs / "artifact.json").unlink()
+    finished = import_model(theirs, tmp_path / "finished")
+    assert finished.card.task.labels == ("0",)
+    config = CompressConfig.parse(SMALLEST)
+    report = Compression(finished, task, config, tmp_path / "out").run()
+    assert report.verdict == "met" and report.teacher_score is not None
 
 
 @pytest.mark.usefixtures("brief_probes")
