@@ -102,6 +102,14 @@ def row_in(message: str) -> RowRefusal | None:
     return RowRefusal(int(row), column, f"the text {reason}")
 
 
+def with_later_row(message: str, rows: int) -> str:
+    """Return the message of an error, its row counted from `rows` rows before its request."""
+    if (match := ROW.search(message)) is None:
+        return message
+    start, end = match.span(2)
+    return f"{message[:start]}{int(match[2]) + rows}{message[end:]}"
+
+
 def input_names(text_columns: int, has_list: bool = False) -> tuple[str, ...]:
     """Return the input names for a text, a pair, a question and its choices, or a query and a list
     of passages."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Self, TypedDict, Unpack
@@ -24,7 +25,14 @@ from bertender.problems.problem import Problem
 from bertender.text.batch import Batch, Example, to_examples
 from serve.client.access import DEFAULT_URL, NO_ACCESS, AccessConfig, open_access, parse_url
 from serve.client.protocols import DEFAULT_TIMEOUT_S, OPENING_RETRIES, PROTOCOLS, Tries
-from serve.wire import ABSTAINED, MODEL_NAME, TRUNCATED, input_names, to_arrays
+from serve.wire import (
+    ABSTAINED,
+    MODEL_NAME,
+    TRUNCATED,
+    input_names,
+    to_arrays,
+    with_later_row,
+)
 
 Columns = Sequence[npt.NDArray[np.object_]]
 """The texts of a request: an array for each input, (batch, 1) or (batch, passages)."""
@@ -172,9 +180,9 @@ class ServedModel:
         texts = [self.problem.to_texts(each) for each in to_examples(examples)]
         return to_arrays(texts, self.text_columns, self.problem.takes_list)
 
-    def requests(self, examples: Sequence[Example], batch_size: int) -> list[Columns]:
+    def requests(self, examples: Sequence[Example], batch_size: int) -> list[tuple[int, Columns]]:
         """Return the requests for examples, each of at most `batch_size` texts, fewer if they are
-        long; errors as in `columns`."""
+        long, and the row of each one's first example; errors as in `columns`."""
         columns = self.columns(examples)
         ends, size_bytes = [0], 0
         for row in range(len(examples)):
@@ -186,7 +194,7 @@ class ServedModel:
                 size_bytes = own_bytes
         ends.append(len(examples))
         return [
-            [column[start:end] for column in columns]
+            (start, [column[start:end] for column in columns])
             for start, end in pairwise(ends)
             if end > start
         ]
@@ -291,6 +299,17 @@ class Connection:
         return tries.wait_after(failure, failure.explained(self.url, error))
 
 
+@contextmanager
+def _rows_from(start: int) -> Iterator[None]:
+    """Let the row in an error be that of all examples, of which a request begins at `start`."""
+    try:
+        yield
+    except ServingError as error:
+        if (message := with_later_row(str(error), start)) != str(error):
+            raise type(error)(message) from None
+        raise
+
+
 class Endpoint(Connection):
     """A connection to a served classifier, for the thread that opened it.
 
@@ -362,8 +381,10 @@ class Endpoint(Connection):
 
     def _ask_all(self, examples: Sequence[Example]) -> Iterator[ResponseTensors]:
         """Yield the outputs of sequential requests of at most `batch_size` texts."""
-        for columns in self.model.requests(examples, self.batch_size):
-            yield self.model.response(self._call(self._request(columns), self.retries))
+        for start, columns in self.model.requests(examples, self.batch_size):
+            with _rows_from(start):
+                response = self._call(self._request(columns), self.retries)
+            yield self.model.response(response)
 
     def _call(self, ask: Callable[[Any, float], Any], retries: int | None) -> Any:
         """Return the response to a request, with retries."""
@@ -452,15 +473,17 @@ class AsyncEndpoint(Connection):
         requests = self.model.requests(examples, self.batch_size)
         try:
             async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(self._ask(columns)) for columns in requests]
+                tasks = [group.create_task(self._ask(*request)) for request in requests]
         except ExceptionGroup as failed:
             raise failed.exceptions[0] from None
         return self.model.classifications([task.result() for task in tasks], known)
 
-    async def _ask(self, columns: Columns) -> ResponseTensors:
+    async def _ask(self, start: int, columns: Columns) -> ResponseTensors:
         request = self._request(columns)
         async with self.turns:
-            return self.model.response(await self._call(request, self.retries))
+            with _rows_from(start):
+                response = await self._call(request, self.retries)
+        return self.model.response(response)
 
     async def _call(self, ask: Callable[[Any, float], Awaitable[Any]], retries: int | None) -> Any:
         """Return the response to a request, with retries."""

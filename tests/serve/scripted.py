@@ -29,7 +29,10 @@ FULL = "Failed to increase the shared memory pool size for key 'x' to 4194304 by
 FAILURES = {
     "reject": (503, b'{"error": "Exceeds maximum queue size"}'),
     "full": (500, json.dumps({"error": FULL}).encode()),
-    "refuse": (400, b'{"error": "no such input"}'),
+}
+REFUSALS = {
+    "refuse": "no such input",
+    **{f"refuse row {row}": f"TEXT row {row} has 9 bytes, allowed 8." for row in range(2)},
 }
 CLOSED_BY_GRPCIO = {"close": "Socket closed", "reset": "recvmsg:Connection reset by peer"}
 CONFIG = {
@@ -57,6 +60,10 @@ class Script:
     def step(self) -> str:
         self.asked += 1
         return self.steps.pop(0) if self.steps else "ok"
+
+
+def refusal(step: str) -> str:
+    return REFUSALS.get(step, REFUSALS["refuse"])
 
 
 def outputs(texts: list[bytes]) -> dict[str, np.ndarray]:
@@ -107,7 +114,8 @@ def http_server(
             elif step == "ok":
                 self.send(200, *response(texts_of(body, self.headers)))
             else:
-                self.send(*FAILURES.get(step, FAILURES["refuse"]))
+                refused = 400, json.dumps({"error": refusal(step)}).encode()
+                self.send(*FAILURES.get(step, refused))
 
         def send(self, code: int, head: bytes, rest: bytes = b"") -> None:
             self.send_response(code)
@@ -186,8 +194,8 @@ class Service(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[mi
             context.abort(grpc.StatusCode.UNAVAILABLE, CLOSED_BY_GRPCIO[step])
         if step == "hang":
             time.sleep(HANG_S)
-        if step in ("refuse", "hang"):
-            context.abort(grpc.StatusCode.INVALID_ARGUMENT, "no such input")
+        if step == "hang" or step in REFUSALS:
+            context.abort(grpc.StatusCode.INVALID_ARGUMENT, refusal(step))
         answer = service_pb2.ModelInferResponse(model_name="classifier")
         for name, value in outputs(unpacked(request.raw_input_contents[0])).items():
             answer.outputs.add(name=name, datatype=TYPES[name], shape=value.shape)

@@ -11,11 +11,13 @@ import pytest
 
 from bertender.core.errors import DataError, ServingError
 from bertender.tasks.rows import READERS
+from serve.client.endpoint import MOST_REQUEST_BYTES
 from serve.client.protocols import PROTOCOLS
 from serve.server.server import Server
 from serve.wire import row_in, to_arrays
 from tests.cli.fakes import TOO_LONG, FakeEndpoint
 from tests.front import fail, last_line, succeed
+from tests.serve.scripted import SERVERS, Script
 from tests.serve.test_bulk import read_output, write_input
 
 pytestmark = pytest.mark.usefixtures("endpoint")
@@ -103,6 +105,23 @@ def test_errors_of_no_row_stay_as_they_are(
     source = write_input(tmp_path / "texts.csv")
     message = fail("classify", "--input", source, "--skip-bad-rows")
     assert f"refused: {reason}" in message and "line" not in message
+
+
+@pytest.mark.parametrize("protocol", SERVERS)
+def test_a_request_that_is_sent_in_parts_has_the_rows_of_all(
+    protocol: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each text is a request of its own; the second is refused, and the first asked again."""
+    monkeypatch.undo()  # the real endpoint
+    first, second, third = (f"{name} {'x' * MOST_REQUEST_BYTES}" for name in "abc")
+    source, out = tmp_path / "texts.txt", tmp_path / "out.jsonl"
+    source.write_text(f"{first}\n{second}\n{third}\n")
+    script = Script(["ok", "refuse row 0"])
+    with SERVERS[protocol](script) as url:
+        words = ("classify", "--input", source, "--output", out, "--url", url, "--skip-bad-rows")
+        report = last_line(succeed(*words, "--concurrency", "1", "--json"))
+    assert [row["place"] for row in report["left_out"]["first"]] == ["line 2"]
+    assert [row["label"] for row in read_output(out)] == ["a", "c"]
 
 
 @pytest.mark.parametrize("bad", [("",), ("\ud800",), ("a", "b"), ()], ids=repr)

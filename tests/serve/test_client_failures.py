@@ -151,6 +151,17 @@ def test_a_refusal_is_not_retried(protocol: str, classify: Classify) -> None:
 
 @BOTH
 @EVERY
+def test_a_refused_row_is_that_of_all_examples(protocol: str, classify: Classify) -> None:
+    for steps, row in ((["ok", "refuse row 1"], 3), (["refuse row 1"], 1)):
+        with (
+            SERVERS[protocol](Script(steps)) as url,
+            pytest.raises(ServingError, match=rf"refused: (\[[\w.]+\] )?TEXT row {row} has 9"),
+        ):
+            classify(url, [("pear",)] * 5)
+
+
+@BOTH
+@EVERY
 def test_a_deadline_holds_and_is_not_retried(protocol: str, classify: Classify) -> None:
     script = Script(["hang"])
     began = time.monotonic()
