@@ -303,7 +303,7 @@ async def classify_to_file(endpoint: AsyncEndpoint, texts: Texts, output: Path) 
         digest.update(json.dumps(text).encode() + b"\n")
     identity = {
         "texts": digest.hexdigest(),
-        "model": endpoint.model.digest,
+        "model": {**endpoint.model.identity},
         "columns": [*COLUMNS],  # predictions of an earlier version may lack one
     }
     with open_journal(output, identity) as journal:
@@ -342,8 +342,9 @@ async def _check_same_model(endpoint: AsyncEndpoint, consequence: str) -> None:
     """Raise ServingError if predictions may be from two models."""
     if not await endpoint.is_same_model():
         raise ServingError(
-            "another model was deployed meanwhile, so that the predictions would be of two: "
-            f"{consequence}. Run the same command again: it begins anew."
+            "another model was deployed meanwhile, or the server has other settings, so that the "
+            f"predictions would be of two: {consequence}. Run the same command again: it begins "
+            "anew."
         )
 
 
@@ -469,7 +470,7 @@ def _entries(whole: bytes, identity: Mapping[str, Any]) -> tuple[Entries, str]:
     try:
         lines = [json.loads(line) for line in whole.splitlines()]
         if lines and lines[0] != identity:
-            return [], "is of other texts or another model"
+            return [], "is of other texts, or of another model or its settings"
         return [
             (line["rows"], [Classification(**each) for each in line["predictions"]])
             for line in lines[1:]

@@ -9,7 +9,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Self, TypedDict, Unpack
 
@@ -125,6 +125,10 @@ class Classification(Record):
         return values
 
 
+IDENTITY = ("digest", "runtime", "max_length", "abstain_below")
+"""Parameters of a configuration that predictions depend on: the artifact, and settings."""
+
+
 @dataclass(frozen=True)
 class ServedModel:
     """A served model, as its configuration describes it to clients."""
@@ -137,6 +141,8 @@ class ServedModel:
     name: str = MODEL_NAME
     longest_input: int | None = None
     """Longest input of the model in tokens, if its configuration has it."""
+    identity: Mapping[str, str] = field(default_factory=dict)
+    """Parameters that predictions depend on."""
 
     @classmethod
     def from_model_config(cls, config: Mapping[str, Any]) -> Self:
@@ -160,6 +166,7 @@ class ServedModel:
             digest=parameters["digest"],
             longest_input=int(parameters.get("max_length") or parameters.get("longest_input") or 0)
             or None,
+            identity={name: parameters[name] for name in IDENTITY if name in parameters},
         )
 
     def examples(self, examples: Sequence[Example]) -> list[Example]:
@@ -457,8 +464,9 @@ class AsyncEndpoint(Connection):
         self.client = None
 
     async def is_same_model(self) -> bool:
-        """Return whether the model is the same as on opening."""
-        return (await self._served_model(self.retries)).digest == self.model.digest
+        """Return whether the model predicts as on opening: it is the same, with the same
+        settings."""
+        return (await self._served_model(self.retries)).identity == self.model.identity
 
     async def _served_model(self, retries: int | None) -> ServedModel:
         response = await self._call(self._ask_for_config, retries)

@@ -23,7 +23,13 @@ TOO_LONG = "huge"
 class FakeEndpoint:
     """Predicts the first word as the label; what it was asked stays in `asked`."""
 
-    model = ServedModel(max_batch_size=2, text_columns=1, problem=SINGLE_LABEL, digest="toy")
+    model = ServedModel(
+        max_batch_size=2,
+        text_columns=1,
+        problem=SINGLE_LABEL,
+        digest="toy",
+        identity={"digest": "toy"},
+    )
     asked: ClassVar[list[Example]] = []
     urls: ClassVar[list[str]] = []
     settings: ClassVar[list[dict[str, Any]]] = []

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from threading import Thread
+from typing import Any
 
 import grpc
 import numpy as np
@@ -35,7 +36,7 @@ REFUSALS = {
     **{f"refuse row {row}": f"TEXT row {row} has 9 bytes, allowed 8." for row in range(2)},
 }
 CLOSED_BY_GRPCIO = {"close": "Socket closed", "reset": "recvmsg:Connection reset by peer"}
-CONFIG = {
+CONFIG: dict[str, Any] = {
     "name": "classifier",
     "max_batch_size": 2,
     "input": [{"name": "TEXT"}],

@@ -18,11 +18,11 @@ from bertender.problems.token_classification import TOKEN_CLASSIFICATION
 from bertender.tasks.rows import READERS, ROW_WRITERS, open_table
 from serve.bulk import Journal, journal_of, open_journal
 from serve.client.access import AccessConfig
-from serve.client.endpoint import Classification
+from serve.client.endpoint import Classification, ServedModel
 from tests.cli.fakes import FakeEndpoint
 from tests.front import fail, last_line, succeed
 from tests.packages import ROOT
-from tests.serve.scripted import SERVERS, Script
+from tests.serve.scripted import CONFIG, SERVERS, Script
 
 pytestmark = pytest.mark.usefixtures("endpoint")
 
@@ -164,6 +164,31 @@ def test_other_texts_or_another_model_begin_anew(
     with open_journal(out, {"texts": "2"}) as journal:
         assert journal.by_row == {}
     assert "begun anew" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "settings", [{"abstain_below": "0.8"}, {"max_length": "32"}, {"runtime": "openvino"}], ids=str
+)
+def test_a_server_with_other_settings_begins_anew(
+    settings: dict[str, str],
+    tmp_path: Path,
+    endpoint: type[FakeEndpoint],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    source, out = write_input(tmp_path / "texts.csv"), tmp_path / "out.csv"
+    command = ("classify", "--input", source, "--output", out, "--concurrency", "1", "--json")
+    with monkeypatch.context() as patch:
+        patch.setattr(endpoint, "fails_after", 1)
+        fail(*command, status=130)
+    parameters = {"problem_type": "single_label_classification", "digest": "toy", **settings}
+    other = ServedModel.from_model_config(
+        {
+            **CONFIG,
+            "parameters": {name: {"string_value": value} for name, value in parameters.items()},
+        }
+    )
+    monkeypatch.setattr(endpoint, "model", other)
+    assert last_line(succeed(*command))["resumed"] == 0
 
 
 def test_predictions_of_two_models_are_not_written(

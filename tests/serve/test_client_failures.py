@@ -22,6 +22,7 @@ from bertender.core.errors import (
 )
 from bertender.text.batch import Example
 from serve.client.endpoint import (
+    IDENTITY,
     MOST_REQUEST_BYTES,
     AsyncEndpoint,
     Classification,
@@ -271,6 +272,21 @@ def test_a_bad_example_is_named_and_nothing_is_sent(classify: Classify) -> None:
     with SERVERS["http"](script) as url, pytest.raises(DataError, match="TEXT row 1 is empty"):
         classify(url, [("pear",), (" ",)])
     assert script.asked == 0
+
+
+@EVERY
+@pytest.mark.parametrize("name", IDENTITY)
+def test_a_model_with_other_settings_is_not_the_same(
+    name: str, protocol: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def compare(url: str) -> list[bool]:
+        async with AsyncEndpoint(url) as endpoint:
+            before = await endpoint.is_same_model()
+            monkeypatch.setitem(scripted.CONFIG["parameters"], name, {"string_value": "7"})
+            return [before, await endpoint.is_same_model()]
+
+    with SERVERS[protocol](Script()) as url:
+        assert asyncio.run(compare(url)) == [True, False]
 
 
 def test_an_async_endpoint_sends_so_many_requests_at_a_time() -> None:
