@@ -183,10 +183,10 @@ RULES: Mapping[str, Rule[ServeConfig]] = {
         settings=frozenset({"triton_token_file"}),
     ),
     "Triton setting with the embedded server": Rule(
-        lambda config: config.server == "embedded",
-        "only Triton reads it. Leave it out, or choose --server triton.",
+        lambda config: config.starts_server and config.is_embedded,
+        "the embedded server runs the model here, and only Triton reads that. Leave it out, or "
+        "choose --server triton.",
         settings=frozenset({"queue_delay_us", "log_max_mb"}),
-        against="server",
     ),
     "missing Triton backend": Rule(
         _lacks_backend,

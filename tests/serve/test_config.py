@@ -51,8 +51,11 @@ def other_value(name: str) -> Any:
 
 
 @pytest.mark.parametrize("name", FIELDS)
-def test_a_repository_takes_every_setting_or_refuses_it(name: str, onnx_artifact: Artifact) -> None:
+def test_a_repository_takes_every_setting_or_refuses_it(
+    name: str, onnx_artifact: Artifact, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A setting changes what is written, or it is a row of the table and refused by its name."""
+    monkeypatch.setattr("serve.config.is_installed", lambda: True)
     pair = next((each for each in PAIRS if name in each), (name,))
     values = {each: other_value(each) for each in pair}
     assert ServeConfig.parse(values) != ServeConfig()
@@ -78,6 +81,25 @@ def test_all_of_them_are_named_at_once() -> None:
 def test_a_host_of_a_server_that_is_not_started_exposes_nothing() -> None:
     with pytest.raises(ConfigError, match=r"repository_only=models and host=0\.0\.0\.0"):
         ServeCommandConfig.parse({"repository_only": "models", "host": "0.0.0.0"})
+
+
+@pytest.mark.parametrize("server", [{}, {"server": "embedded"}], ids=str)
+@pytest.mark.parametrize("name", ["queue_delay_us", "log_max_mb"])
+def test_what_triton_alone_reads_is_refused_where_the_embedded_server_runs(
+    name: str, server: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("serve.config.is_installed", lambda: False)
+    values = {name: other_value(name), **server}
+    with pytest.raises(ConfigError, match=f"{name}=.*only Triton reads that.*--server triton"):
+        ServeConfig.parse(values)
+    assert ServeConfig.parse({**values, "server": "triton"})
+
+
+def test_a_repository_for_a_triton_elsewhere_has_its_settings(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("serve.config.is_installed", lambda: False)
+    assert ServeCommandConfig.parse({"queue_delay_us": 500, "repository_only": "models"})
 
 
 def test_without_a_repository_the_rules_are_those_of_a_server() -> None:
