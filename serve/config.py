@@ -53,6 +53,19 @@ SERVER_SETTINGS = frozenset(
 )
 """Settings of the server that are not in a model repository."""
 
+REQUEST_SETTINGS = (
+    "max_batch_size",
+    "queue_delay_us",
+    "tokens_per_bucket",
+    "max_length",
+    "max_text_bytes",
+    "max_queue_texts",
+    "queue_timeout_ms",
+    "abstain_below",
+)
+MODEL_SETTINGS = ("runtime", "gpu", "instances", "threads_per_instance", "concurrent_buckets")
+"""Both are in a model repository."""
+
 
 @dataclass(frozen=True)
 class ServedRuntime:
@@ -124,6 +137,11 @@ def _lacks_backend(config: ServeConfig) -> bool:
         return False
 
 
+IN_ITS_REPOSITORY = (
+    "the repository of that Triton holds what runs there. Leave it out, and set it where the "
+    "repository is written: bertender serve ARTIFACT --repository-only DIRECTORY."
+)
+
 RULES: Mapping[str, Rule[ServeConfig]] = {
     "equal ports": Rule(
         lambda config: config.starts_server and len(set(config.ports)) < len(config.ports),
@@ -143,6 +161,12 @@ RULES: Mapping[str, Rule[ServeConfig]] = {
             f"tls_certificate={config.tls_certificate} and tls_key={config.tls_key}: TLS needs "
             "both. Set --tls-certificate and --tls-key."
         ),
+    ),
+    "setting of the repository with an attached Triton": Rule(
+        lambda config: config.triton is not None,
+        IN_ITS_REPOSITORY,
+        settings=frozenset({*REQUEST_SETTINGS, *MODEL_SETTINGS}),
+        against="triton",
     ),
     "GPU without a Triton backend": Rule(
         lambda config: config.gpu and config.triton_backend is None,
@@ -173,8 +197,8 @@ RULES: Mapping[str, Rule[ServeConfig]] = {
     ),
     "Triton binary with an attached Triton": Rule(
         lambda config: config.triton is not None,
-        "--triton starts none. Leave it out.",
-        settings=frozenset({"tritonserver", "log_max_mb"}),
+        "--triton starts and restarts none. Leave it out.",
+        settings=frozenset({"tritonserver", "log_max_mb", "restart"}),
         against="triton",
     ),
     "Triton token without an attached Triton": Rule(
@@ -215,17 +239,8 @@ class ServeConfig(Config):
             "metrics_host",
         ),
         "Access": ("api_keys", "tls_certificate", "tls_key", "allow_origin", "admin_token_file"),
-        "Requests": (
-            "max_batch_size",
-            "queue_delay_us",
-            "tokens_per_bucket",
-            "max_length",
-            "max_text_bytes",
-            "max_queue_texts",
-            "queue_timeout_ms",
-            "abstain_below",
-        ),
-        "Model": ("runtime", "gpu", "instances", "threads_per_instance", "concurrent_buckets"),
+        "Requests": REQUEST_SETTINGS,
+        "Model": MODEL_SETTINGS,
     }
     rules: ClassVar[Mapping[str, Rule[Any]]] = RULES
     shown_defaults: ClassVar[Mapping[str, str]] = {
@@ -493,6 +508,14 @@ class LocalServeConfig(ServeConfig):
     """Settings of a server; a profile may provide those that are not explicit."""
 
     panel: ClassVar[str] = "Server"
+    rules: ClassVar[Mapping[str, Rule[Any]]] = {
+        "profile with an attached Triton": Rule(
+            lambda config: config.triton is not None,
+            IN_ITS_REPOSITORY,
+            settings=frozenset({"profile"}),
+            against="triton",
+        ),
+    }
 
     profile: Path | None = Field(
         None,

@@ -40,7 +40,7 @@ from serve.door.engine import (
 from serve.repository import model_names
 from serve.repository.config_pbtxt import CONFIG_NAME, read_model_config
 from serve.server.triton_process import LOOPBACK, Triton, checked_token
-from serve.wire import CANDIDATE_SUFFIX, ENCODER_NAME, GRPC_ADMIN_HEADER, Tensor
+from serve.wire import ABSTAINED, CANDIDATE_SUFFIX, ENCODER_NAME, GRPC_ADMIN_HEADER, Tensor
 
 logger = logging.getLogger(__name__)
 
@@ -539,6 +539,7 @@ def token_in(file: Path) -> str:
 
 
 def _about(model: Model) -> tuple[object, ...]:
-    """Return the part of a configuration that depends only on the artifact, not on limits."""
+    """Return the part of a configuration that depends only on the artifact, not on settings."""
     parameters = BackendParameters.from_model_config(model.config)
-    return model.inputs, model.outputs, parameters.digest
+    outputs = {name: each for name, each in model.outputs.items() if name != ABSTAINED}
+    return model.inputs, outputs, parameters.digest

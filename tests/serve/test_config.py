@@ -10,6 +10,8 @@ import pytest
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError
 from serve.config import (
+    MODEL_SETTINGS,
+    REQUEST_SETTINGS,
     RULES,
     SERVER_SETTINGS,
     ServeCommandConfig,
@@ -17,6 +19,7 @@ from serve.config import (
 )
 from serve.repository.config_pbtxt import model_config
 
+REPOSITORY_SETTINGS = (*REQUEST_SETTINGS, *MODEL_SETTINGS)
 OF_THE_ENCODER = {"gpu"}
 """What is refused but for a runtime whose graph is another Triton model, and is in that alone: see
 test_triton_onnxruntime.py."""
@@ -32,6 +35,7 @@ OTHER_VALUES = {
     "admin_token_file": "token",
     "log_file": "server.log",
     "runtime": "openvino",
+    "gpu": True,
     "restart": False,
     "server": "triton",
     "allow_origin": "https://example.com",
@@ -100,6 +104,19 @@ def test_a_repository_for_a_triton_elsewhere_has_its_settings(
 ) -> None:
     monkeypatch.setattr("serve.config.is_installed", lambda: False)
     assert ServeCommandConfig.parse({"queue_delay_us": 500, "repository_only": "models"})
+
+
+@pytest.mark.parametrize("name", [*REPOSITORY_SETTINGS, "profile"])
+def test_a_triton_that_something_else_starts_has_its_own_settings(name: str) -> None:
+    values = {name: "tuned.json" if name == "profile" else other_value(name)}
+    values["triton"] = "grpc://127.0.0.1:8001"
+    with pytest.raises(ConfigError, match=f"triton=grpc.* and {name}=.*--repository-only"):
+        ServeCommandConfig.parse(values)
+
+
+def test_a_repository_or_a_server_has_each_setting() -> None:
+    assert SERVER_SETTINGS.isdisjoint(REPOSITORY_SETTINGS)
+    assert ServeConfig.model_fields.keys() == {*SERVER_SETTINGS, *REPOSITORY_SETTINGS}
 
 
 def test_without_a_repository_the_rules_are_those_of_a_server() -> None:

@@ -15,7 +15,7 @@ from benchmarks.bare_triton import BareTriton, bare_triton
 from bertender.core.artifact import Artifact, read_golden
 from bertender.core.errors import ConfigError, ServingError
 from bertender.models.classifier import Classifier
-from serve.client.endpoint import classify
+from serve.client.endpoint import Endpoint, classify
 from serve.config import ServeConfig
 from serve.door.engine import model_of
 from serve.door.process import Artifacts
@@ -118,6 +118,18 @@ def test_it_has_the_token_that_triton_asks_for(
         start(onnx_artifact, attached(triton.grpc_url, triton_token_file=file))
 
 
+def test_what_its_repository_sets_holds(onnx_artifact: Artifact, tmp_path: Path) -> None:
+    config = ServeConfig(threads_per_instance=1, abstain_below=1.0, max_length=8)
+    repository = write_repository(onnx_artifact, tmp_path / "models", config)
+    with (
+        bare_triton(repository, tmp_path / "triton") as triton,
+        serving(onnx_artifact, attached(triton.grpc_url)) as server,
+        Endpoint(server.http_url) as endpoint,
+    ):
+        assert endpoint.model.longest_input == 8
+        assert [each.abstained for each in endpoint.classify([("apple",)])] == [True]
+
+
 def start(models: Models, config: ServeConfig) -> None:
     with serving(models, config):
         pass
@@ -137,6 +149,8 @@ def test_a_triton_without_the_model_is_refused(
     [
         ({"server": "embedded"}, "asks no Triton"),
         ({"tritonserver": "bin/tritonserver"}, "starts none"),
+        ({"restart": False}, "restarts none"),
+        ({"max_text_bytes": 9, "instances": 2}, "instances=2, max_text_bytes=9: the repository of"),
         ({"triton_token_file": "missing"}, "triton_token_file=missing: .*No such file"),
     ],
 )
