@@ -206,7 +206,7 @@ def deploy_command() -> Callable[..., None]:
         config = DeployConfig.parse(settings_of(DeployConfig, values))
         source = open_artifact(artifact, verify=False)  # checked when its files are copied
         deployment = deploy(source, to, config)
-        print_result(deployment, lines_of_deployment(deployment, to), as_json=as_json)
+        print_result(deployment, lines_of_deployment(deployment, to, config), as_json=as_json)
 
     return command_with_flags(command, (DeployConfig,))
 
@@ -218,8 +218,8 @@ NEXT_STEPS = {
 """Next step by state of a deployment."""
 
 
-def lines_of_deployment(deployment: Deployment, to: str) -> Iterator[str]:
-    """Return the lines of a deployment."""
+def lines_of_deployment(deployment: Deployment, to: str, config: DeployConfig) -> Iterator[str]:
+    """Return the lines of a deployment, with the command that goes back, by the same options."""
     golden = deployment.golden
     yield (
         f"{deployment.model}: version {deployment.version} is {deployment.state}; "
@@ -236,8 +236,16 @@ def lines_of_deployment(deployment: Deployment, to: str) -> Iterator[str]:
         )
     for version in deployment.earlier_versions:
         place = Path(deployment.repository, deployment.model, str(version), "artifact")
-        command = shlex.join(["bertender", "deploy", str(place), "--to", to])
+        command = shlex.join(["bertender", "deploy", str(place), "--to", to, *_options(config)])
         yield f"  to go back to version {version}: {command}"
+
+
+def _options(config: DeployConfig) -> Iterator[str]:
+    """Yield the options of a command line for the settings that are not defaults."""
+    for name, value in config:
+        if config.is_explicit(name, beyond_default=True):
+            flag = f"--{name.replace('_', '-')}"
+            yield from (flag,) if value is True else (flag, str(value))
 
 
 def tune_command() -> Callable[..., None]:

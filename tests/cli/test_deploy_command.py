@@ -9,7 +9,7 @@ import pytest
 from bertender.cli.serving import lines_of_deployment
 from bertender.core.artifact import Artifact
 from bertender.gate.golden import GoldenCheck
-from serve.config import ServeConfig
+from serve.config import DeployConfig, ServeConfig
 from serve.deploy import Deployment
 from serve.repository import write_repository
 from tests.cli.made import Made
@@ -26,7 +26,7 @@ def test_a_directory_gets_a_version(made: Made, tmp_path: Path) -> None:
         "tone: version 2 is written; a server that reads the repository"
     )
     assert "golden texts predicted as when it was made, outputs within" in result.stdout
-    assert f"deploy {repository}/tone/1/artifact" in result.stdout
+    assert f"deploy {repository}/tone/1/artifact --to {repository} --model tone" in result.stdout
     assert (repository / "tone" / "2" / "artifact" / "model.onnx").is_file()
 
 
@@ -58,8 +58,22 @@ def test_the_way_back_is_shown() -> None:
         repository="/srv/models",
         earlier_versions=(5, 6),
     )
-    lines = [*lines_of_deployment(deployment, "/srv/models")]
+    lines = [*lines_of_deployment(deployment, "/srv/models", DeployConfig())]
     assert lines[0] == "classifier: version 7 is serving; every request is answered by it now"
     assert lines[2].startswith("  3 golden texts are beyond the server's --max-length")
     place = "/srv/models/classifier/6/artifact"
-    assert lines[-1] == f"  to go back to version 6: bertender deploy {place} --to /srv/models"
+    back = f"  to go back to version 6: bertender deploy {place} --to /srv/models"
+    assert lines[-1] == back
+    values = {
+        "model": "tone",
+        "admin_token_file": "admin token",
+        "api_key_file": "key",
+        "ca_file": "ca.pem",
+        "other_task": True,
+        "keep": 1,
+    }
+    *_, last = lines_of_deployment(deployment, "/srv/models", DeployConfig.parse(values))
+    assert last == (
+        f"{back} --model tone --admin-token-file 'admin token' --api-key-file key --ca-file ca.pem "
+        "--other-task"
+    )
