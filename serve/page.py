@@ -7,7 +7,7 @@ only by its own origin.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib import resources
 from pathlib import Path
 
@@ -21,7 +21,6 @@ from bertender.core.card import Calibration
 from bertender.core.config import Record
 from bertender.core.errors import BertenderError
 from bertender.problems import PROBLEMS
-from serve.config import BackendParameters
 from serve.door.engine import Code, Model, RefusedError
 from serve.door.http import connection_of
 from serve.door.http_bodies import json_response
@@ -73,12 +72,12 @@ class Page:
 
     Args:
         door: door that the routes belong to.
-        repository: repository of its models.
+        folder_of: returns the folder of a model's artifact.
     """
 
-    def __init__(self, door: Door, repository: Path) -> None:
+    def __init__(self, door: Door, folder_of: Callable[[Model], Path]) -> None:
         self.door = door
-        self.repository = repository
+        self.folder_of = folder_of
         self.known: dict[tuple[str, str], About] = {}
         """By model and version, so that the files of all ancestors are checked once."""
 
@@ -110,9 +109,7 @@ class Page:
         return json_response(content, headers=HEADERS)
 
     def _about(self, model: Model) -> About:
-        parameters = BackendParameters.from_model_config(model.config)
-        folder = self.repository / model.name / model.version / parameters.artifact
-        artifact = Artifact.load(folder, verify=False)
+        artifact = Artifact.load(self.folder_of(model), verify=False)
         task = artifact.card.task
         columns = PROBLEMS[task.problem_type].asked_columns(task.text_columns)
         return About(

@@ -106,8 +106,7 @@ class Process:
 
     def __init__(self, engine: Engine, config: ServeConfig, repository: Path) -> None:
         self.config = config
-        self.repository = repository
-        artifacts = Artifacts(repository)
+        self.artifacts = artifacts = Artifacts(repository)
         is_ours = config.triton is None
         # an engine started by another process may be away for any time
         self.engine = WatchedEngine(
@@ -206,7 +205,7 @@ class Process:
         self, sockets: dict[str, socket.socket], on_ready: Callable[[ServeConfig], None]
     ) -> None:
         settings = self.door.settings
-        pages = Page(self.door, self.repository).routes if self.config.page else ()
+        pages = Page(self.door, self.artifacts.folder).routes if self.config.page else ()
         apps = {"http_port": http_app(self.door, pages), "metrics_port": metrics_app(self.door)}
         refuse = partial(self.door.records.refuse, "http")
         servers = {
@@ -339,7 +338,7 @@ class Artifacts:
     def golden(self, model: Model) -> Sequence[str] | None:
         """Return the texts of a golden example, if the artifact has one."""
         try:
-            artifact = Artifact.load(self._folder(model), verify=False)
+            artifact = Artifact.load(self.folder(model), verify=False)
             if GOLDEN_NAME not in artifact.card.files:
                 return None
             problem = PROBLEMS[artifact.card.task.problem_type]
@@ -362,7 +361,7 @@ class Artifacts:
 
     def _encoder(self, model: Model) -> tuple[Problem[Any], Tokenize]:
         """Return a model's problem and tokenizer, opened once for each version."""
-        path = self._folder(model)
+        path = self.folder(model)
         if (opened := self._encoders.get(model.name)) is None or opened[0] != path:
             artifact = Artifact.load(path, verify=False)
             problem = PROBLEMS[artifact.card.task.problem_type]
@@ -371,8 +370,14 @@ class Artifacts:
             opened = self._encoders[model.name] = path, problem, problem.encoder(tokenizer)
         return opened[1:]
 
-    def _folder(self, model: Model) -> Path:
-        """Return the folder of a model's artifact here: an attached Triton numbers its own."""
+    def folder(self, model: Model) -> Path:
+        """Return the folder of a model's artifact here.
+
+        An attached Triton numbers versions itself, and its artifact may be in another folder.
+        """
         config = read_model_config(self.repository / model.name / CONFIG_NAME)
-        version = self.repository / model.name / str(served_version(config))
-        return (version / parameters_of(config).artifact).resolve()
+        version, parameters = str(served_version(config)), parameters_of(config)
+        own = BackendParameters.from_model_config(model.config)
+        if own.digest != parameters.digest:  # a deployment goes on: that version is not loaded yet
+            version, parameters = model.version, own
+        return (self.repository / model.name / version / parameters.artifact).resolve()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import time
 from collections.abc import Iterator
@@ -20,8 +21,14 @@ from serve.config import ServeConfig
 from serve.door.engine import model_of
 from serve.door.process import Artifacts
 from serve.repository import Models, write_repository
-from serve.repository.config_pbtxt import CONFIG_NAME, read_model_config
+from serve.repository.config_pbtxt import (
+    CONFIG_NAME,
+    only_version,
+    read_model_config,
+    write_model_config,
+)
 from serve.server.server import Server, serving
+from serve.server.targets import model_folder
 from tests.serve.deployment.conftest import Versions
 from tests.serve.deployment.conftest import versions as versions
 from tests.serve.door.raw_http import get
@@ -67,6 +74,17 @@ def test_another_triton_numbers_its_versions_itself(versions: Versions, tmp_path
     artifacts, golden = Artifacts(repository), read_golden(versions.old).texts[0]
     assert artifacts.golden(model) == golden.example
     assert artifacts.count_tokens(model, [golden.example]) == [golden.tokens]
+
+
+def test_until_a_deployment_is_loaded_the_earlier_version_counts(
+    versions: Versions, tmp_path: Path
+) -> None:
+    repository = write_repository(versions.old, tmp_path / "models", ServeConfig())
+    served = model_of(read_model_config(repository / "classifier" / CONFIG_NAME), "1")
+    folder = model_folder(repository, "classifier")
+    folder.select(folder.add(versions.new).config)
+    assert Artifacts(repository).folder(served) == repository / "classifier" / "1" / "artifact"
+    assert folder.served == 2
 
 
 def test_it_answers_and_follows_whether_triton_is_there(
@@ -128,6 +146,22 @@ def test_what_its_repository_sets_holds(onnx_artifact: Artifact, tmp_path: Path)
     ):
         assert endpoint.model.longest_input == 8
         assert [each.abstained for each in endpoint.classify([("apple",)])] == [True]
+
+
+def test_the_page_describes_what_another_triton_numbers_itself(
+    onnx_artifact: Artifact, tmp_path: Path
+) -> None:
+    model = write_repository(onnx_artifact, tmp_path / "models", ServeConfig()) / "classifier"
+    (model / "1").rename(model / "7")
+    config = read_model_config(model / CONFIG_NAME)
+    config.version_policy.CopyFrom(only_version(7))
+    write_model_config(model / CONFIG_NAME, config)
+    with (
+        bare_triton(tmp_path / "models", tmp_path / "triton") as triton,
+        serving(onnx_artifact, attached(triton.grpc_url, page=True)) as server,
+    ):
+        (found,) = json.loads(get(server.config.http_port, "/about").body)
+    assert (found["version"], found["labels"]) == ("7", [*onnx_artifact.card.task.labels])
 
 
 def start(models: Models, config: ServeConfig) -> None:
