@@ -1,9 +1,9 @@
 """Serve profiles: files with the fastest settings found by `bertender tune`.
 
 `bertender serve --profile FILE` uses them for options that are not set. The file also has the
-conditions of the measurement: the processor, the usable cores (affinity and quota), the runtime and
-its version, and the shape of the model. A retrained model has the same computation, and can use the
-earlier profile.
+conditions of the measurement: the processor, the usable cores (affinity and quota), the server, the
+runtime and its version, and the shape of the model. A retrained model has the same computation, and
+can use the earlier profile.
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ from pydantic import ConfigDict, Field
 
 from bertender.core.card import Card
 from bertender.core.config import Record, read_record
-from bertender.core.errors import ConfigError
+from bertender.core.errors import ConfigError, ServerMissingError
 from bertender.core.hardware import gpu, usable_cores
 from bertender.core.machine import processor_here
 from bertender.models.runtimes import RUNTIMES
 from serve.config import LocalServeConfig, ServeConfig, ServedRuntimeName
+from serve.server.installation import find_installation
 
 logger = logging.getLogger(__name__)
 
@@ -47,24 +48,35 @@ class ModelShape(Record):
 
 
 class MachineKey(Record):
-    """The parts of a machine that determine fast settings, and its runtime."""
+    """The parts of a machine that determine fast settings, its server, and its runtime."""
 
     cpu_model: str = Field(description="and its widest instructions")
     cores: int = Field(description="that a process may use, by affinity and quota")
+    server: str = Field("unknown", description="triton with its version, or embedded")
     runtime: str
     runtime_version: str
     gpu: str | None = Field(None, description="for a runtime that needs one")
 
     @classmethod
-    def of_this_machine(cls, runtime: str) -> Self:
-        row = RUNTIMES.get(runtime)  # None for a Triton backend
+    def of_this_machine(cls, config: ServeConfig) -> Self:
+        row = RUNTIMES.get(config.runtime)  # None for a Triton backend
         return cls(
             cpu_model=processor_here(),
             cores=usable_cores(),
-            runtime=runtime,
+            server="embedded" if config.is_embedded else _triton_of(config),
+            runtime=config.runtime,
             runtime_version=(row and row.version) or "not installed",
             gpu=gpu().name if row and row.needs_gpu else None,
         )
+
+
+def _triton_of(config: ServeConfig) -> str:
+    """Return the name and version of the Triton that settings start."""
+    try:
+        version = find_installation(config.tritonserver).version
+    except ServerMissingError:  # the start will report it
+        version = None
+    return f"triton {version or 'of unknown version'}"
 
 
 class TunedSettings(Record):
@@ -113,9 +125,9 @@ class ServeProfile(Record):
                 "ARTIFACT --out FILE` wrote."
             ) from None
 
-    def differences(self, card: Card, runtime: str) -> Iterator[str]:
+    def differences(self, card: Card, config: ServeConfig) -> Iterator[str]:
         """Yield the differences between the measured conditions and a model on this machine."""
-        here = (*MachineKey.of_this_machine(runtime), *ModelShape.of_card(card))
+        here = (*MachineKey.of_this_machine(config), *ModelShape.of_card(card))
         for (name, measured), (_, value) in zip((*self.machine, *self.model), here, strict=True):
             if measured != value:
                 yield f"{name.replace('_', ' ')} {measured!r} (here: {value!r})"
@@ -124,7 +136,7 @@ class ServeProfile(Record):
 def with_profile(config: Settings, cards: Sequence[Card]) -> tuple[Settings, str]:
     """Return settings completed from a profile where they are not explicit, and a line about it.
 
-    A warning names a profile measured on another machine, runtime or model.
+    A warning names a profile measured on another machine, server, runtime or model.
 
     Args:
         config: settings; without a profile, they are returned unchanged, with an empty line.
@@ -144,9 +156,9 @@ def with_profile(config: Settings, cards: Sequence[Card]) -> tuple[Settings, str
     explicit = {name: getattr(config, name) for name in config.model_fields_set}
     changed = config.parse({**explicit, **taken})
     for card in cards:
-        if differences := ", ".join(profile.differences(card, changed.runtime)):
+        if differences := ", ".join(profile.differences(card, changed)):
             logger.warning(
-                "the profile %s was measured on another machine, runtime or model: %s. Run "
+                "the profile %s was measured on another machine, server, runtime or model: %s. Run "
                 "`bertender tune` here.",
                 config.profile,
                 differences,

@@ -346,7 +346,8 @@ def tune(
     """
     check_installed(config.runtime)
     check_suits(config.runtime, artifact)
-    machine, model = MachineKey.of_this_machine(config.runtime), ModelShape.of_card(artifact.card)
+    machine = MachineKey.of_this_machine(ServeConfig(runtime=config.runtime))
+    model = ModelShape.of_card(artifact.card)
     if not config.noisy:
         check_load_now()
     problem = PROBLEMS[artifact.card.task.problem_type]
@@ -426,7 +427,9 @@ class SavedVisits:
             logger.warning("%s cannot be read: every setting is measured anew", path)
             return cls(path, conditions)
         if saved.conditions != conditions:
-            logger.info("%s is of another model, texts or loads: it is not used", path)
+            logger.info(
+                "%s is of another machine, server, model, texts or loads: it is not used", path
+            )
             return cls(path, conditions)
         return cls(path, conditions, saved.visits)
 

@@ -53,7 +53,7 @@ def test_this_machine_has_the_name_that_its_environment_has() -> None:
 
 def test_naming_this_machine_loads_no_pytorch() -> None:
     code = (
-        "import sys; from serve.profiles import MachineKey; "
-        "MachineKey.of_this_machine('onnxruntime'); sys.exit('torch' in sys.modules)"
+        "import sys; from serve.profiles import MachineKey, ServeConfig; "
+        "MachineKey.of_this_machine(ServeConfig()); sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0

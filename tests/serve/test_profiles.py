@@ -34,7 +34,7 @@ def profile(onnx_artifact: Artifact) -> ServeProfile:
     """One that was measured here."""
     return ServeProfile(
         settings=TunedSettings(**TUNED),
-        machine=MachineKey.of_this_machine("onnxruntime"),
+        machine=MachineKey.of_this_machine(ServeConfig()),
         model=ModelShape.of_card(onnx_artifact.card),
         noisy=False,
     )
@@ -75,6 +75,7 @@ def test_nothing_is_taken_that_nobody_named(onnx_artifact: Artifact) -> None:
 DIFFERENT: Mapping[str, Callable[[Any], Any]] = {
     "cpu_model": lambda value: "another CPU",
     "cores": lambda value: value + 1,
+    "server": lambda value: "triton 1.0.0",
     "runtime": lambda value: "openvino",
     "runtime_version": lambda value: "0.1",
     "gpu": lambda value: "H100",
@@ -105,6 +106,17 @@ def test_another_machine_runtime_or_shape_is_a_warning(
     assert config.instances == 2
     assert f"{path} was measured on another machine" in caplog.text and "(here: " in caplog.text
     assert name.replace("_", " ") in caplog.text and "bertender tune" in caplog.text
+
+
+def test_the_server_has_its_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("serve.config.is_installed", lambda: True)
+    for version, server in (("2.51.0", "triton 2.51.0"), (None, "triton of unknown version")):
+        found = SimpleNamespace(version=version)
+        monkeypatch.setattr("serve.profiles.find_installation", lambda binary, found=found: found)
+        assert MachineKey.of_this_machine(ServeConfig()).server == server
+    assert MachineKey.of_this_machine(ServeConfig(server="embedded")).server == "embedded"
+    monkeypatch.setattr("serve.config.is_installed", lambda: False)
+    assert MachineKey.of_this_machine(ServeConfig()).server == "embedded"
 
 
 BROKEN = {

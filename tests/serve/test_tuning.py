@@ -358,6 +358,19 @@ def test_visits_of_other_texts_are_not_used(
     assert len(visits.places) == 9 + 6
 
 
+def test_visits_of_another_server_are_not_used(
+    visits: Visits, onnx_artifact: Artifact, out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("serve.config.is_installed", lambda: False)
+    visits.fail_at = 4
+    with pytest.raises(KeyboardInterrupt):
+        tune(onnx_artifact, texts, TuneConfig(**FEW), out)
+    monkeypatch.setattr("serve.config.is_installed", lambda: True)
+    visits.fail_at, visits.places = -1, []
+    tune(onnx_artifact, texts, TuneConfig(**FEW), out)
+    assert len(visits.places) == 9 + 6
+
+
 def test_damaged_visits_are_named_and_measured_again(
     visits: Visits, onnx_artifact: Artifact, out: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -404,7 +417,7 @@ def test_the_file_is_a_profile_with_every_figure(
     assert TuneResult.model_validate_json(out.read_text()) == result
     profile = ServeProfile.read(out)
     assert profile.settings == TunedSettings(tokens_per_bucket=512)
-    assert profile.machine == MachineKey.of_this_machine("onnxruntime")
+    assert profile.machine == MachineKey.of_this_machine(ServeConfig())
     assert profile.model == ModelShape.of_card(onnx_artifact.card)
     assert [*out.parent.iterdir()] == [out], "nothing half-written is left"
 

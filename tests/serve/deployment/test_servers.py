@@ -11,7 +11,7 @@ import pytest
 import bertender
 from bertender.core.errors import ServingError
 from bertender.core.files import save_result
-from serve.config import SERVERS
+from serve.config import SERVERS, ServeConfig
 from serve.deploy import deploy
 from serve.profiles import MachineKey, ModelShape, ServeProfile, TunedSettings
 from serve.server.targets import ModelFolder
@@ -56,7 +56,7 @@ def test_a_page_shows_the_version_that_answers(
 
 def test_the_settings_of_a_profile_stay(versions: Versions, tmp_path: Path) -> None:
     tuned = TunedSettings(concurrent_buckets=2, threads_per_instance=1, tokens_per_bucket=77)
-    machine = MachineKey.of_this_machine("onnxruntime")
+    machine = MachineKey.of_this_machine(ServeConfig())
     model = ModelShape.of_card(versions.old.card)
     profile = ServeProfile(settings=tuned, machine=machine, model=model, noisy=False)
     save_result(profile, path := tmp_path / "tuned.json")
