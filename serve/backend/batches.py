@@ -61,6 +61,7 @@ class ServedModel:
         input_names: input names of the texts of an example.
         max_text_bytes: longest text.
         lanes: number of buckets that run concurrently.
+        copies: number of copies of the model, each in a process, that count together.
         abstain_below: probability below which the model abstains.
     """
 
@@ -73,6 +74,7 @@ class ServedModel:
         max_text_bytes: int | None = None,
         lanes: int = 1,
         *,
+        copies: int = 1,
         abstain_below: float | None = None,
     ) -> None:
         self.classifier = classifier
@@ -85,6 +87,7 @@ class ServedModel:
         self.tally = classifier.tally = Tally()
         self.reader, self.large_reader = Reader(self._tokenise), Reader(self._tokenise)
         self.large_lanes = lanes
+        self.copies = copies
         kinds = [False] * lanes + [True] * bool(queue.small_tokens)
         self.lanes = [
             threading.Thread(target=run_or_exit, args=(self._work, small), name="lane", daemon=True)
@@ -186,8 +189,9 @@ class ServedModel:
             complete = self.queue.done(bucket, self._run(wanted))
             self._complete(complete)
             if wanted:
-                # lanes share wall time: small buckets count with the large one that runs meanwhile
-                share = 0.0 if small else 1 / self.large_lanes
+                # lanes and copies share wall time: small buckets count with the large one that runs
+                # meanwhile
+                share = 0.0 if small else 1 / (self.large_lanes * self.copies)
                 self.tally.batch(len(wanted), share * (time.perf_counter() - started))
             self._refuse_late()
 

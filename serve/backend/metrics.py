@@ -106,8 +106,8 @@ METRIC_FAMILIES: tuple[Family, ...] = (
     Family("bertender_batch_texts_total", "Texts of buckets of merged requests"),
     Family(
         "bertender_batch_seconds_total",
-        "Seconds from taking a bucket to its last response; one for each second at most and "
-        "instance",
+        "Seconds from taking a bucket to its last response, shared by copies of the model: one for "
+        "each second at most",
     ),
     Family(
         "bertender_runs_total",

@@ -103,6 +103,7 @@ def open_served_model(
         names,
         parameters.max_text_bytes,
         lanes,
+        copies=instances,
         abstain_below=parameters.abstain_below,
     )
 

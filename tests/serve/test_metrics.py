@@ -14,13 +14,15 @@ import pytest
 
 from bertender.core.artifact import Artifact
 from bertender.models.classifier import Classifier
-from bertender.text.batch import Example
+from bertender.text.batch import Batch, Example
 from serve.backend.metrics import METRIC_FAMILIES, MetricsThread, Tally, length_label
+from serve.backend.opening import open_served_model
 from serve.backend.worker import METRICS_S
 from serve.client.endpoint import Endpoint
-from serve.config import ServeConfig
+from serve.config import BackendParameters, ServeConfig
 from serve.repository import write_repository
 from serve.server.server import Server
+from tests.serve.asking import ask
 from tests.serve.marked_model import ASK
 from tests.serve.scraped import scrape, scrape_until
 from tests.served import ANY_PORTS
@@ -73,6 +75,23 @@ def test_the_queue_is_sent_as_a_difference_so_that_instances_add_up() -> None:
     tally = Tally()
     changes = [tally.take(texts).get(("bertender_queue_texts", ""), 0) for texts in (5, 5, 2, 0)]
     assert changes == [5, 0, -3, -2]
+
+
+def test_copies_at_work_are_one_second_of_each_second_together(onnx_artifact: Artifact) -> None:
+    """Each has the metric of all: with four, it would be four times the time."""
+    slow_s = 0.2
+    parameters = BackendParameters(threads=1)
+    model = open_served_model(onnx_artifact.path, parameters, max_batch_size=8, instances=4)
+    predictor = model.classifier.predictor
+
+    def logits(batch: Batch) -> Any:
+        time.sleep(slow_s)
+        return predictor.logits(batch)
+
+    model.classifier.predictor = SimpleNamespace(logits=logits)
+    ask(model, [("apple",)])
+    model.close()
+    assert slow_s / 4 <= model.tally.take()["bertender_batch_seconds_total", ""] < slow_s
 
 
 def test_whatever_is_counted_has_a_family() -> None:
