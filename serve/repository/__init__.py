@@ -123,6 +123,7 @@ def write_repository(
                 _fill(draft / name, artifact, config, is_temporary)
             if not config.starts_server:
                 check_written(draft)
+            if config.gpu or not config.starts_server:
                 for artifact in artifacts.values():
                     _warn_of_device(artifact, config)
     except OSError as error:

@@ -64,6 +64,16 @@ def test_products_that_triton_would_add_wrongly_here_are_refused(
     write_repository(artifact, place, ServeConfig(runtime=TRITONS_BACKEND))
 
 
+def test_8_bits_for_the_gpu_of_triton_are_a_warning(
+    onnx_artifact: Artifact, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    artifact = replace(
+        onnx_artifact, card=onnx_artifact.card.model_copy(update={"precision": "int8"})
+    )
+    write_repository(artifact, tmp_path / "models", ServeConfig(runtime=TRITONS_BACKEND, gpu=True))
+    assert "of precision int8, for KIND_GPU: of 8-bit operators" in caplog.text
+
+
 def test_7_bit_and_float_products_are_added_exactly_everywhere(
     onnx_artifact: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
