@@ -40,7 +40,7 @@ from bertender.comparison.records import CompareConfig, Comparison, read_compari
 from bertender.comparison.table import markdown_table, terminal_table
 from bertender.core.artifact import Artifact
 from bertender.core.card import CARD_NAME, LeftOutRows
-from bertender.core.errors import ConfigError, DataError, HubUnreachableError
+from bertender.core.errors import ConfigError, DataError, HubUnreachableError, RefusedError
 from bertender.core.files import check_savable, save_result, save_text
 from bertender.core.machine import save_note
 from bertender.gate.artifacts import Verification, VerifyConfig, verify
@@ -233,6 +233,10 @@ def report_command() -> Callable[..., None]:
             print_words(choice.sentence, "bold")
             print_words(choice.reason)
             print_words(f"{html}: {len(comparison.rows)} rows")
+        if choice.row is None and limits.flags():
+            raise RefusedError(
+                f"{choice.sentence} {choice.reason} Give other limits, or compare other models."
+            )
 
     configs = (TaskConfig, LimitsConfig, CompareConfig)
     return command_with_flags(command, configs, optional=(TaskConfig,))

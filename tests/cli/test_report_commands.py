@@ -54,8 +54,16 @@ def test_a_run_and_its_table_give_the_same_page(run_folder: Path, tmp_path: Path
     said = succeed("report", run_folder / "table.json", "--html", other, *limits).stdout
     assert one.read_text() == other.read_text() and str(made["html"]) == str(one)
     assert made["deploy"] in ("student", "int8") and made["sentence"] in said
-    missed = succeed("report", run_folder, "--html", one, "--max-mb", "0.0001").stdout
-    assert "No row holds --max-mb 0.0001." in missed
+
+
+@pytest.mark.parametrize("limit", [("--max-mb", "0.0001"), ("--max-ms", "0.0001")], ids=str)
+def test_limits_that_no_row_holds_are_said_after_the_page_is_written(
+    limit: tuple[str, str], run_folder: Path, tmp_path: Path
+) -> None:
+    page = tmp_path / "page.html"
+    missed = fail("report", run_folder, "--html", page, *limit, status=1)
+    assert f"No row holds {' '.join(limit)}. Nearest is " in missed
+    assert f"No row holds {' '.join(limit)}." in page.read_text()
 
 
 def test_models_are_compared_first(made: Made, tmp_path: Path) -> None:
