@@ -80,6 +80,8 @@ OLDEST_S, GRACE_S = 300.0, 180.0
 """Longest time of a connection, and more for its calls, so that responses end which nobody reads. A
 sound call takes less: a minute for its message, its wait in the queue, and a run. Clients open
 another connection without losing a call."""
+MOST_PENDING = 10_000
+"""Calls, most of them cancelled, that grpc keeps for the event loop before it drops some."""
 PATIENCE_S = 1.0
 """Longest time for a message while others wait to be read."""
 LONGEST_TURN_S = 2.0
@@ -102,6 +104,11 @@ def grpc_server(door: Door, models: Iterable[Model]) -> grpc.aio.Server:
             ("grpc.max_receive_message_length", largest),
             ("grpc.max_send_message_length", -1),
             ("grpc.max_concurrent_streams", min(MOST_CALLS, settings.most_connections)),
+            # else calls are refused for those that were answered, and are not yet cleared away
+            ("grpc.http.overload_protection", 0),
+            # others must not lose calls to a client that cancels its own by the thousand
+            ("grpc.server.max_pending_requests", MOST_PENDING),
+            ("grpc.server.max_pending_requests_hard_limit", 2 * MOST_PENDING),
             ("grpc.max_metadata_size", settings.most_head_bytes),
             ("grpc.max_connection_idle_ms", int(1000 * settings.idle_s)),
             ("grpc.max_connection_age_ms", int(1000 * OLDEST_S)),

@@ -24,7 +24,9 @@ from tritonclient.utils import InferenceServerException
 from bertender.core.errors import ServingError
 from serve.client.endpoint import Endpoint
 from serve.door import grpc_front
+from serve.door.engine import InferRequest
 from serve.door.service import Door, DoorSettings
+from serve.wire import Tensor
 from tests.serve.door.fake_engine import BREAK, BUSY, HOLD, FakeEngine, RunningDoor, running_door
 from tests.served import until
 
@@ -325,6 +327,25 @@ def is_live(channel: grpc.Channel) -> bool:
     except grpc.RpcError as error:
         assert error.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
         return False
+
+
+class SlowEngine(FakeEngine):
+    async def infer(self, request: InferRequest) -> tuple[Tensor, ...]:
+        await asyncio.sleep(0.002 * (request.number % 7))
+        return await super().infer(request)
+
+
+def test_a_client_may_have_more_calls_than_run_at_a_time() -> None:
+    """It lets them wait; the server must not refuse one for those that it has just answered."""
+
+    async def ask(port: int) -> list[Any]:
+        async with tritonclient.grpc.aio.InferenceServerClient(f"127.0.0.1:{port}") as client:
+            asked = (client.infer("classifier", [text_input(["plum"])]) for _ in range(3000))
+            return await asyncio.gather(*asked, return_exceptions=True)
+
+    with running_door(SlowEngine()) as door:
+        failed = [each for each in asyncio.run(ask(door.grpc_port)) if isinstance(each, Exception)]
+    assert not failed
 
 
 def test_a_connection_that_reads_nothing_leaves_calls_to_others() -> None:
