@@ -239,6 +239,10 @@ def _token_logits(classifier: Classifier, examples: Sequence[Example]) -> list[t
         batch = classifier.encode([examples[number] for number in bucket])
         logits = torch.from_numpy(classifier.predictor.logits(batch))  # (rows, seq, labels)
         real = torch.from_numpy(batch.arrays["attention_mask"]).bool()
+        if not torch.isfinite(logits[real]).all():
+            raise ModelError(
+                f"{classifier.name} predicts with NaN or infinite logits. Train it again."
+            )
         rows = [own[mask] for own, mask in zip(logits, real, strict=True)]
         found.update(zip(bucket, batch.by_example(rows), strict=True))
     return [row for number in range(len(examples)) for row in found[number]]

@@ -64,7 +64,7 @@ REQUEST_SETTINGS = (
     "abstain_below",
 )
 MODEL_SETTINGS = ("runtime", "gpu", "instances", "threads_per_instance", "concurrent_buckets")
-"""Both are in a model repository."""
+"""Settings that a model repository holds, as REQUEST_SETTINGS."""
 
 
 @dataclass(frozen=True)
@@ -414,8 +414,10 @@ class ServeConfig(Config):
 
     @property
     def ports(self) -> list[int]:
-        """The ports that are set, without 0 for any free port."""
-        return [port for name in PORT_FIELDS if (port := getattr(self, name))]
+        """The ports of the host that are set, without 0 for any free port."""
+        has_own_host = self.metrics_host not in (None, self.host)
+        names = [name for name in PORT_FIELDS if name != "metrics_port" or not has_own_host]
+        return [port for name in names if (port := getattr(self, name))]
 
     @property
     def queue_texts(self) -> int:

@@ -234,15 +234,13 @@ def usable_cell(values: Mapping[str, object], column: str) -> object:
     return value
 
 
+ZEROS = re.compile(r"(?<=\d)\.0+$")
+
+
 def whole_number(value: object) -> str:
     """Return a cell as text, a whole number without a fraction: pandas writes 8 as 8.0 into a
     column with empty cells."""
-    text = str(value).strip()
-    try:
-        number = float(text)
-    except ValueError:
-        return text
-    return str(int(number)) if number.is_integer() else text
+    return ZEROS.sub("", str(value).strip())
 
 
 def shown(value: object) -> str:

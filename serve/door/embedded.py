@@ -216,7 +216,7 @@ class EmbeddedEngine(Engine):
     async def unload(self, model: str) -> None:
         self.unloaded.add(model)
         if (worker := self.processes.pop(model, None)) is not None:
-            await self._retired(worker)
+            await self._retire_shielded(worker)
 
     async def _replace(self, name: str) -> None:
         """Start the process of a model, and then let a former one end. Raises as `_open`."""
@@ -224,9 +224,9 @@ class EmbeddedEngine(Engine):
         former, self.processes[name] = self.processes.get(name), fresh
         self.unloaded.discard(name)
         if former is not None:
-            await self._retired(former)
+            await self._retire_shielded(former)
 
-    async def _retired(self, worker: WorkerProcess) -> None:
+    async def _retire_shielded(self, worker: WorkerProcess) -> None:
         """Retire a process, also if the caller is cancelled meanwhile."""
         task = asyncio.create_task(self._retire(worker))
         self._retiring.add(task)
@@ -243,18 +243,18 @@ class EmbeddedEngine(Engine):
         version = str(served_version(config))
         self.opening[name] = version
         try:
-            return await self._opened(name, version, config)
+            return await self._start_worker(name, version, config)
         finally:
             self.opening.pop(name, None)
 
-    async def _opened(self, name: str, version: str, config: ModelConfig) -> WorkerProcess:
+    async def _start_worker(self, name: str, version: str, config: ModelConfig) -> WorkerProcess:
         model = model_of(config, version)
         parameters = BackendParameters.from_model_config(model.config)
         ours, theirs = socket.socketpair()
         # nothing may be awaited between the start of the process and the `try` that ends it
         reader, writer = await asyncio.open_connection(sock=ours)
         try:
-            process = await self._started(theirs)
+            process = await self._start_process(theirs)
         except BaseException:
             writer.close()
             raise
@@ -285,7 +285,7 @@ class EmbeddedEngine(Engine):
         watch.add_done_callback(self._watching.discard)
         return worker
 
-    async def _started(self, theirs: socket.socket) -> asyncio.subprocess.Process:
+    async def _start_process(self, theirs: socket.socket) -> asyncio.subprocess.Process:
         """Start a process that is asked over a socket."""
         with theirs, self._output() as output:
             return await asyncio.create_subprocess_exec(
@@ -343,7 +343,7 @@ class EmbeddedEngine(Engine):
     async def _retire(self, worker: WorkerProcess) -> None:
         """Let a process answer its requests, as long as it answers any, then end."""
         worker.is_retired = True
-        while waiting := list(worker.waiting.values()):
+        while waiting := [each for each in worker.waiting.values() if not each.done()]:
             first = asyncio.FIRST_COMPLETED
             answered, _ = await asyncio.wait(waiting, timeout=STOP_S, return_when=first)
             if not answered:

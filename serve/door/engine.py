@@ -24,7 +24,7 @@ class Code(Enum):
     CANCELLED = 499, "CANCELLED", "cancelled"
     FAILED = 500, "INTERNAL", "failed"
     UNSUPPORTED = 501, "UNIMPLEMENTED", "unsupported"
-    ENDED = 502, "UNAVAILABLE", "failed"
+    ENDED = 502, "INTERNAL", "failed"
     UNAVAILABLE = 503, "UNAVAILABLE", "unavailable"
     LATE = 504, "DEADLINE_EXCEEDED", "late"
 

@@ -78,8 +78,8 @@ MOST_CALLS = 100
 others. Clients let more calls wait."""
 OLDEST_S, GRACE_S = 300.0, 180.0
 """Longest time of a connection, and more for its calls, so that responses end which nobody reads. A
-sound call takes less: a minute for its message, its wait in the queue, and a run. Clients open
-another connection without losing a call."""
+sound call takes less, but where the queue lets it wait for minutes: a minute for its message, its
+wait, and a run. Clients open another connection without losing a call."""
 MOST_PENDING = 10_000
 """Calls, most of them cancelled, that grpc keeps for the event loop before it drops some."""
 PATIENCE_S = 1.0
@@ -361,7 +361,8 @@ class Service:
         self._check_admin(context)
         if request.parameters:
             raise invalid("models are loaded from their folder, without parameters.")
-        await self.door.engine.load(request.model_name)
+        # its connection may reach its greatest age meanwhile
+        await asyncio.shield(self.door.engine.load(request.model_name))
         return service_pb2.RepositoryModelLoadResponse()
 
     async def repository_model_unload(self, request: Any, context: Any) -> Any:

@@ -193,7 +193,8 @@ class WatchedEngine(Engine):
                 # a candidate may hang
                 if model.name.endswith(CANDIDATE_SUFFIX) or self._has_answered(model):
                     continue
-                well = await self._answers(model) and well
+                if not await self._answers(model) and model.name in await self.engine.models():
+                    well = False  # else it was unloaded meanwhile
                 if self.silent_s[model.name] >= self.patience.hung_s:
                     return model.name
             self._set(is_up=True, is_well=well)
@@ -223,9 +224,10 @@ class WatchedEngine(Engine):
                     self._set(is_up=True, is_well=False)
             if is_well := _is_well(question):
                 self.silent_s[model.name] = 0.0
-            else:
+                return is_well
+            if not _is_away(question):
                 self.silent_s[model.name] += self.patience.every_s
-                self._set(is_up=True, is_well=False)
+            self._set(is_up=True, is_well=False)
             return is_well
         finally:
             if not question.done():
@@ -294,14 +296,21 @@ class WatchedEngine(Engine):
 
 
 def _is_well(question: asyncio.Task[tuple[Tensor, ...]]) -> bool:
-    """Return whether the answer is a prediction, or a refusal of the text. Any other refusal is
-    none: a full queue has room for the watch, whose probe waits as long as it must."""
+    """Return whether the answer is a prediction, or a refusal of the text. Other refusals are
+    failures: a full queue has room for the watch, whose probe waits as long as it must."""
     error = question.exception()
     if isinstance(error, RefusedError):
         return error.code is Code.INVALID
     if error is not None:
         logger.error("the watch's probe failed", exc_info=error)
     return error is None
+
+
+def _is_away(question: asyncio.Task[tuple[Tensor, ...]]) -> bool:
+    """Return whether the model is not there, which a restart for a hang would not change: the
+    engine's end is noticed, and another program may have unloaded it."""
+    error = question.exception()
+    return isinstance(error, RefusedError) and error.code in (Code.UNAVAILABLE, Code.ENDED)
 
 
 class Heartbeat:

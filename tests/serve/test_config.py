@@ -124,6 +124,8 @@ def test_without_a_repository_the_rules_are_those_of_a_server() -> None:
     assert ServeCommandConfig.parse({"restart": True}).repository_only is None
     with pytest.raises(ConfigError, match="the ports must differ"):
         ServeCommandConfig.parse({"grpc_port": 8000})
+    own = ServeConfig(metrics_port=8000, metrics_host="127.0.0.2")
+    assert own.http_port == 8000, "another address"
 
 
 def test_the_folder_is_a_path() -> None:

@@ -176,6 +176,8 @@ def test_a_process_answers_what_it_has_before_it_ends(
             await asyncio.sleep(0.1)
             writer.close.assert_not_called()
             waiting.pop(number).set_result(())
+            waiting[4 + number] = gone = loop.create_future()
+            gone.cancel()  # the watch has given up its probe
         await asyncio.wait_for(retiring, 5)
         writer.close.assert_called_once()
 

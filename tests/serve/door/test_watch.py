@@ -194,6 +194,22 @@ def test_a_refused_text_is_an_answer_and_a_failure_is_not(code: object, ready: b
     asyncio.run(run())
 
 
+def test_one_without_its_model_is_not_started_again() -> None:
+    async def run() -> None:
+        fake = Fake()
+        engine = watched(fake)
+        await engine.start()
+        fake.refusal = RefusedError(Code.UNAVAILABLE, "another program has unloaded it")
+        await until(lambda: not engine.ready)
+        await asyncio.sleep(2 * QUICK.hung_s)
+        assert fake.starts == 1 and not engine.ready
+        fake.has_no_models = True  # the door has noticed
+        await until(lambda: engine.ready)
+        await engine.stop()
+
+    asyncio.run(run())
+
+
 def test_one_that_only_refuses_others_hangs() -> None:
     """The queue of a model that hangs refuses what waits too long."""
 
