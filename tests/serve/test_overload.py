@@ -212,7 +212,7 @@ def test_a_stub_that_dies_of_a_text_leaves_nobody_waiting(
             time.sleep(HOLD_S / 4)
             release()
         answers = [call.result(timeout=8) for call in calls]
-        assert {each.status for each in answers} <= {"500", "503"}, answers
+        assert {each.status for each in answers} <= {"500", "502", "503"}, answers
         deadline = time.monotonic() + 20
         while ASK["http"](server, ["pear"]).status != "200":
             assert time.monotonic() < deadline
