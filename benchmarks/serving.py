@@ -155,9 +155,9 @@ def table(runs: Sequence[harness.Run], workload: str = "natural") -> Table:
     """Throughput and latency of each server, and the share of the model in process."""
     (result,) = runs
     loads, ceilings = loads_of(result), _ceilings(result, workload)
-    most = mean_over([_most(cells) for cells in ceilings]).value
-    alone = mean_over([cells[0]["p50_ms"] for cells in ceilings]).value
-    rows = [["the model in process", *[two(most)] * len(loads), two(alone)]]
+    most = two(mean_over([_most(cells) for cells in ceilings]).value)
+    alone = two(mean_over([cells[0]["p50_ms"] for cells in ceilings]).value)
+    rows = [["the model in process", *[most] * len(loads), alone]]
     for name, server in servers.SERVERS.items():
         if rates := rates_of(result, workload, name):
             shares = [ratio_over([*map(_most, ceilings)], rates[load]).value for load in loads]
@@ -176,8 +176,7 @@ def _headings(loads: Sequence[str]) -> list[str]:
 
 def loads_of(result: harness.Run) -> list[str]:
     """Return the loads of several callers."""
-    runs = next(row["runs"] for row in result.rows if row["kind"] == "visit")
-    return [run["load"] for run in runs][1:]
+    return [run["load"] for run in _rounds(result, kind="visit")[0]["runs"]][1:]
 
 
 def _note(result: harness.Run, workload: str, more: str = "") -> str:
