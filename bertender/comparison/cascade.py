@@ -142,7 +142,7 @@ def chosen(
             f"which choose the threshold: {reason}. Give another --metric, or other texts."
         )
     by_threshold = [scored(small.then(strong, task.problem, each)) for each in thresholds.tolist()]
-    # NaN is no less than anything
+    # comparisons with NaN are false, so these are never chosen
     found = [math.nan if each.undefined else each.value for each in by_threshold]
     enough = np.flatnonzero(np.array(found) >= found[-1])  # the last is only the strong model
     place = int(enough[0])

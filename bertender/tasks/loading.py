@@ -474,7 +474,7 @@ def _distinct_columns(config: TaskConfig, problem: Problem[Any], there: Sequence
         label = ""
         if more := [name for name in there if name not in (first, *pair)]:
             logger.warning(
-                "there is no column %r, so all pairs are taken to belong together. If one of these "
+                "there is no column %r, so every pair is a positive one. If one of these "
                 "has similarities, name it by --label-column: %s",
                 *(usual.label, ", ".join(more)),
             )

@@ -110,10 +110,10 @@ def test_pairs_without_a_number_belong_together(
     path = write(tmp_path / "a.tsv", "query\tpassage\na b\tc d\ne\tf\n")
     task = loaded(path, text_column="query", pair_column="passage")
     assert all(map(math.isinf, task.train.label_ids))
-    assert task.metric == "recall_at_1" and "belong together" not in caplog.text
+    assert task.metric == "recall_at_1" and "positive" not in caplog.text
     other = write(tmp_path / "b.csv", "sentence1,sentence2,closeness\na,b,0.2\n")
     loaded(other)
-    assert "belong together" in caplog.text and "--label-column: closeness" in caplog.text
+    assert "every pair is a positive one" in caplog.text and "--label-column: closeness" in caplog.text
     with pytest.raises(DataError, match="no column 'grade'"):
         loaded(path, text_column="query", pair_column="passage", label_column="grade")
 

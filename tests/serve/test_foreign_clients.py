@@ -332,7 +332,7 @@ def test_k6(served: Server, local: Classifier, tmp_path: Path) -> None:
         module.DESCRIPTOR.CopyToProto(files.file.add())
     (tmp_path / "protoset").write_bytes(files.SerializeToString())
     best = local.logits([(text,) for text in TEXTS]).argmax(axis=1)
-    told = {
+    variables = {
         "HTTP": http_url(served),
         "GRPC": grpc_url(served),
         "MODEL": MODEL,
@@ -345,7 +345,7 @@ def test_k6(served: Server, local: Classifier, tmp_path: Path) -> None:
         capture_output=True,
         text=True,
         timeout=60,
-        env={"PATH": os.environ["PATH"], **told},
+        env={"PATH": os.environ["PATH"], **variables},
     )
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert "80 out of 80" in ran.stdout
