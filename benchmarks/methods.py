@@ -148,6 +148,10 @@ def run(
     task = recorded_task(source, {"max_train": max_train} if max_train else {})
     making.check_choices(source, task)
     encoders = dict(map(_pair, filter(None, parts_of(students))))
+    able = (
+        METHODS if epochs else [name for name, each in SYSTEMS.items() if "method" in each.settings]
+    )
+    names_in("--students", ",".join(encoders), able)
     shared = (source, task, learning_rate, encoders, unlabelled, work)
     trainer = ForEpochs(*shared, epochs, layers) if epochs else ForMinutes(*shared, 60 * minutes)
     chosen = trainer.chosen(systems)

@@ -113,7 +113,8 @@ def test_pairs_without_a_number_belong_together(
     assert task.metric == "recall_at_1" and "positive" not in caplog.text
     other = write(tmp_path / "b.csv", "sentence1,sentence2,closeness\na,b,0.2\n")
     loaded(other)
-    assert "every pair is a positive one" in caplog.text and "--label-column: closeness" in caplog.text
+    assert "every pair is a positive one" in caplog.text
+    assert "--label-column: closeness" in caplog.text
     with pytest.raises(DataError, match="no column 'grade'"):
         loaded(path, text_column="query", pair_column="passage", label_column="grade")
 

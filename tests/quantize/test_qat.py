@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock, patch
 
 import numpy as np
 import onnx
@@ -277,6 +278,18 @@ def test_every_token_learns_the_float_model_s_own_answer(
         with torch.inference_mode():
             wanted = model(**model_inputs(model, own)).logits
         torch.testing.assert_close(own[training.TEACHER_LOGITS], wanted, atol=1e-4, rtol=1e-4)
+
+
+def test_a_broken_float_model_teaches_nothing() -> None:
+    batch = Mock(arrays={"attention_mask": np.ones((1, 2), np.int64)})
+    logits = np.array([[[0.0, 1.0], [np.nan, 0.0]]], np.float32)
+    broken = Mock(encode=Mock(return_value=batch), predictor=Mock(logits=lambda batch: logits))
+    broken.name = "broken"
+    with (
+        patch.object(training, "encoded_buckets", return_value=[[0]]),
+        pytest.raises(ModelError, match="broken predicts with NaN or infinite logits"),
+    ):
+        training._token_logits(broken, [("a", "b")])
 
 
 @pytest.mark.parametrize("task", [set_task(), answer_task()], ids=lambda task: task.metric)
