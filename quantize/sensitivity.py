@@ -32,8 +32,8 @@ from torch.nn import functional
 from transformers import PreTrainedModel
 
 from bertender.comparison.accuracy import predict
-from bertender.core.artifact import Artifact
-from bertender.core.errors import AccuracyError, BertenderError, ModelError
+from bertender.core.artifact import Artifact, lineage
+from bertender.core.errors import AccuracyError, ModelError
 from bertender.core.findings import Curvature, SensitivityFindings
 from bertender.core.progress import progress_bar, track
 from bertender.models.classifier import load_torch_classifier, model_inputs
@@ -238,17 +238,12 @@ def _exported_from(context: QuantizationContext) -> Artifact:
     Raises:
         ModelError: it is missing or was replaced.
     """
-    if context.source.card.kind == "torch":
-        return context.source
-    parent = context.source.card.parent
-    place = context.source.path / parent.path if parent else context.source.path
-    try:
-        artifact = Artifact.load(place)
-        reason = f"{place} is another artifact"
-        if parent and artifact.digest == parent.digest and artifact.card.kind == "torch":
-            return artifact
-    except BertenderError as error:
-        reason = str(error).rstrip(".")
+    reason = "it records none"
+    for each in lineage(context.source):
+        if isinstance(each, str):
+            reason = each.rstrip(".")
+        elif each.card.kind == "torch":
+            return each
     raise ModelError(
         f"curvature needs the torch artifact that {context.source.place} was exported from "
         f"({reason}). Put it back there, or give --sensitivity "

@@ -37,7 +37,7 @@ from bertender.tasks.loading import load_files
 from bertender.tasks.rows import READERS, SkippedRows, open_table, stop, write_jsonl
 from bertender.tasks.task import Split, Task, TaskConfig, default_of, listed, with_model_labels
 from bertender.tasks.text_files import TextColumns, has_lines, has_words, read_examples
-from bertender.tasks.word_rows import WORD_READERS, open_words
+from bertender.tasks.word_rows import SENTENCES, WORD_READERS, open_words
 from bertender.text.batch import Example
 
 COMPARED = frozenset(kind.name for kind in (SINGLE_LABEL, MULTI_LABEL, REGRESSION))
@@ -238,9 +238,10 @@ def task_of_file(artifact: Artifact, path: Path, config: DiffConfig) -> Task:
 
 def _has_labels(path: Path, settings: TaskConfig, problem: Problem[Any]) -> bool:
     """Return whether a file has the label columns."""
-    if has_lines(path):
+    suffix = path.suffix.lower()
+    if has_lines(path) or (suffix == SENTENCES and not path.with_suffix(".out").is_file()):
         return False
-    is_table = path.suffix.lower() in READERS.keys() - WORD_READERS.keys()
+    is_table = suffix in READERS.keys() - WORD_READERS.keys()
     there = (open_words if problem.labels_words and not is_table else open_table)(path).columns
     if has_words(path):
         return SECOND_COLUMN in there

@@ -390,12 +390,15 @@ def lineage(artifact: Artifact) -> Iterator[Artifact | str]:
     yield artifact
     while parent := artifact.card.parent:
         path = (artifact.path.resolve() / parent.path).resolve()
+        task = artifact.card.task
         try:
             artifact = Artifact.load(path)
         except (ArtifactError, OSError) as error:
             yield f"parent {parent.digest[:12]}: {error}"
             return
-        if artifact.digest != parent.digest:
+        # a finished model of choices was once recorded with the labels of the task
+        of_task = replace(artifact.of_task(task), labels_on_disk=None)
+        if parent.digest not in (artifact.digest, of_task.digest):
             yield f"parent {parent.digest[:12]}: {path} holds another artifact by now"
             return
         yield artifact

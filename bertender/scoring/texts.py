@@ -27,14 +27,14 @@ from bertender.tasks.rows import (
     stop,
 )
 from bertender.tasks.text_files import TEXT, TextColumns, has_lines, open_source
-from bertender.tasks.word_rows import WORD_A_LINE
+from bertender.tasks.word_rows import WORDS_ALONE
 from bertender.text.batch import Example, is_blank
 
 logger = logging.getLogger(__name__)
 
 PATTERN = frozenset("*?[")
 JSON = frozenset((".json", ".jsonl"))
-SUFFIXES = (*READERS, *NESTED, *LINES, *WORD_A_LINE, *(f"{suffix}.xz" for suffix in READERS))
+SUFFIXES = (*READERS, *NESTED, *LINES, *WORDS_ALONE, *(f"{suffix}.xz" for suffix in READERS))
 
 
 class FileState(Record):

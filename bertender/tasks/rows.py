@@ -573,11 +573,23 @@ def _without_nan(value: Any) -> Any:
     return None if isinstance(value, float) and math.isnan(value) else value
 
 
-def _as_text(value: Any) -> str:
+def _of_nanoseconds(cell: Any) -> Any:
+    """Return an Arrow cell with its times, also in lists and objects, as text."""
+    if not cell.is_valid or NANOSECONDS not in (kind := str(cell.type)):
+        return cell.as_py()
+    if kind == NANOSECONDS:
+        return str(cell.cast("string"))
+    if kind.startswith("struct"):
+        return {name: _of_nanoseconds(each) for name, each in cell.items()}
+    values = [*map(_of_nanoseconds, cell.values)]
+    return [[*each.values()] for each in values] if kind.startswith("map") else values
+
+
+def _as_text(value: Any) -> Any:
     if isinstance(value, datetime.date | datetime.time | datetime.timedelta | decimal.Decimal):
         return str(value)
-    if str(getattr(value, "type", "")) == NANOSECONDS:
-        return str(value.cast("string"))
+    if NANOSECONDS in str(getattr(value, "type", "")):
+        return _without_nan(_of_nanoseconds(value))
     raise DataError(
         f"a column has a value of type {type(value).__name__}, which JSON cannot represent. Give "
         "--format parquet, or leave the column out of the file."

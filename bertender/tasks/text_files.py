@@ -14,7 +14,7 @@ from bertender.problems.reading import Columns
 from bertender.tasks.labelled import LINES, example_rows
 from bertender.tasks.rows import OnBadRow, Row, Table, lines_of, open_table, stop
 from bertender.tasks.task import Task
-from bertender.tasks.word_rows import TAGS, WORD_A_LINE, ConllFile
+from bertender.tasks.word_rows import SENTENCES, TAGS, WORD_A_LINE, ConllFile, read_two_files
 from bertender.text.batch import Example, is_blank
 
 TEXT = "text"
@@ -32,11 +32,13 @@ def has_words(path: Path) -> bool:
 
 
 def open_source(path: Path, bad: OnBadRow = stop) -> Table:
-    """Open a file of texts: a table, LINES with one text per line, or WORD_A_LINE."""
+    """Open a file of texts: a table, LINES with one text per line, WORD_A_LINE, or SENTENCES."""
     if has_words(path):
         return _open_words(path, bad)
+    if path.suffix.lower() == SENTENCES:
+        return read_two_files(path, bad, tagged=False)
     if not has_lines(path):
-        return open_table(path, bad, others=(*LINES, *WORD_A_LINE))
+        return open_table(path, bad, others=(*LINES, *WORD_A_LINE, SENTENCES))
 
     def rows(columns: Sequence[str]) -> Iterator[Row]:
         for place, line in lines_of(path, bad):

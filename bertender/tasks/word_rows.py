@@ -215,8 +215,9 @@ class ConllFile:
             )
         if 0 in places and self._counts_words():
             raise DataError(
-                f"{self.path}: column 1 numbers the words. Name the columns of words and tags, "
-                "such as --text-column 2 --label-column 4 for the parts of speech of CoNLL-U."
+                f"{self.path}: column 1 numbers the words. Name the column of words, in CoNLL-U "
+                "--text-column 2, and where tags are read theirs, such as --label-column 4 for the "
+                "parts of speech."
             )
 
     def _check(self, sentence: Sequence[_Line], places: Sequence[int]) -> None:
@@ -297,17 +298,23 @@ def open_words(path: Path, bad: OnBadRow = stop) -> Table:
     return replace(table, read=rows)
 
 
-def read_two_files(path: Path, bad: OnBadRow = stop) -> Table:
+def read_two_files(path: Path, bad: OnBadRow = stop, *, tagged: bool = True) -> Table:
     """Open NAME.seq.in: one sentence per line, with tags on the same line of NAME.seq.out and, if
     present, a label on that line of NAME.label.
+
+    Args:
+        path: the file of sentences.
+        bad: called with each row that cannot be used.
+        tagged: whether the tags are necessary.
 
     Raises:
         DataError: a file is missing, or the numbers of lines differ.
     """
-    label = path.with_suffix("").with_suffix(".label")
-    beside = {TAGS: path.with_suffix(".out"), **({LABEL: label} if label.is_file() else {})}
+    beside = {TAGS: path.with_suffix(".out"), LABEL: path.with_suffix("").with_suffix(".label")}
     columns = {WORDS: split_lines(decoded_bytes(path))}
     for name, file in beside.items():
+        if not file.is_file() and not (tagged and name == TAGS):
+            continue
         columns[name] = split_lines(decoded_bytes(file))
         if len(columns[name]) != len(columns[WORDS]):
             raise DataError(
@@ -330,8 +337,10 @@ def read_two_files(path: Path, bad: OnBadRow = stop) -> Table:
     return Table(path, tuple(columns), rows, bad)
 
 
+SENTENCES = ".in"
+"""Suffix of files whose tags lie in another file."""
 WORDS_ALONE: Mapping[str, Callable[[Path, OnBadRow], Table]] = {
-    ".in": read_two_files,
+    SENTENCES: read_two_files,
     ".conll": read_conll,
     ".conllu": read_conll,
     ".iob": read_conll,

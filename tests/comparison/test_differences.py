@@ -198,6 +198,7 @@ WORDS_ALONE = {
     "words.jsonl": '{"words": ["ripe", "plum"]}\n{"words": ["old", "saw"]}\n',
     "words.csv": "words\nripe plum\nold saw\n",
     "words.txt": "ripe plum\n\nold saw\n",
+    "words.seq.in": "ripe plum\nold saw\n",
 }
 
 

@@ -272,6 +272,12 @@ def test_what_is_made_of_a_finished_model_knows_it(finished: Artifact, tmp_path:
     assert [isinstance(each, Artifact) and each.digest for each in lineage(small)] == [
         each.digest for each in (small, graph, finished)
     ]
+    # as it was recorded once
+    card, of_task = graph.card, replace(finished.of_task(task.record()), labels_on_disk=None)
+    assert card.parent is not None and of_task.digest != card.parent.digest
+    parent = card.parent.model_copy(update={"digest": of_task.digest})
+    earlier = replace(graph, card=card.model_copy(update={"parent": parent}))
+    assert [*lineage(earlier)][1] == finished
     found = verify(finished, small, task, VerifyConfig(), failures_if_quantized)
     assert found.passed and found.graphs_compared and found.score_change is not None
 

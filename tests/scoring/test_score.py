@@ -330,8 +330,16 @@ def test_a_file_with_a_word_a_line_is_scored_by_sentences(
     scored(tagger, tmp_path / "plain.iob", tmp_path / "plain")
     plain = [{name: row[name] for name in row if name != "tags"} for row in wanted]
     assert rows_of(tmp_path / "plain") == plain
+    with pytest.raises(DataError, match=r"Name the column of words, in CoNLL-U --text-column 2"):
+        scored(tagger, tmp_path / "numbered.conllu", tmp_path / "numbered")
     scored(tagger, tmp_path / "numbered.conllu", tmp_path / "numbered", text_column="2")
     assert [row["2"] for row in rows_of(tmp_path / "numbered")] == words
+    (tmp_path / "two.seq.in").write_text("apple saw\nplum\n")
+    scored(tagger, tmp_path / "two.seq.in", tmp_path / "alone")
+    assert rows_of(tmp_path / "alone") == plain
+    (tmp_path / "two.seq.out").write_text("S-FRUIT O\nX\n")
+    scored(tagger, tmp_path / "two.seq.in", tmp_path / "two")
+    assert rows_of(tmp_path / "two") == wanted
     with pytest.raises(DataError, match="a line holds one word, and the model reads whole texts"):
         scored(teacher, tmp_path / "tagged.conll", tmp_path / "not")
     (tmp_path / "empty.conll").write_text("\n\n")
@@ -420,6 +428,24 @@ def test_nanoseconds_of_a_time_stay(teacher: Artifact, tmp_path: Path) -> None:
     scored(teacher, tmp_path / "texts.parquet", tmp_path / "lines")
     found = [row["at"] for row in rows_of(tmp_path / "lines")]
     assert found == ["00:00:00.000000001", "00:00:00.000001000", None]
+
+
+def test_nanoseconds_in_lists_and_objects_are_text(teacher: Artifact, tmp_path: Path) -> None:
+    time = pyarrow.time64("ns")
+    types = {
+        "several": pyarrow.list_(time),
+        "object": pyarrow.struct([("at", time), ("x", pyarrow.float64())]),
+        "by_name": pyarrow.map_(pyarrow.string(), time),
+    }
+    values = {"several": [1, None], "object": {"at": 1, "x": float("nan")}, "by_name": [("a", 1)]}
+    columns = {name: pyarrow.array([values[name], None], kind) for name, kind in types.items()}
+    table = pyarrow.table({"text": ["apple", "pear"], **columns})
+    pyarrow.parquet.write_table(table, tmp_path / "texts.parquet")
+    scored(teacher, tmp_path / "texts.parquet", tmp_path / "lines")
+    at = "00:00:00.000000001"
+    wanted = {"several": [at, None], "object": {"at": at, "x": None}, "by_name": [["a", at]]}
+    found = [{name: row[name] for name in types} for row in rows_of(tmp_path / "lines")]
+    assert found == [wanted, dict.fromkeys(types)]
 
 
 def test_a_scorer_is_opened_where_it_is_asked(teacher: Artifact, texts: list[str]) -> None:
