@@ -20,6 +20,7 @@ from bertender.core.artifact import Artifact, check_not_finished, copy_artifact
 from bertender.core.config import Config, Record
 from bertender.core.errors import BertenderError as BertenderError  # a name of the package face
 from bertender.core.errors import ConfigError
+from bertender.core.files import check_savable
 from bertender.scoring.scorer import Scorer as Scorer  # likewise
 from bertender.tasks.task import Task, TaskConfig, in_labels_of
 from bertender.tasks.teacher_files import is_teacher_file
@@ -112,11 +113,11 @@ def import_model(
     from bertender.recipes.recorded_task import recorded_task
     from bertender.tasks.loading import problem_type_named
 
-    settings = _task_settings(task)
-    check_not_finished(Path(out), force)
+    settings, out = _task_settings(task), Path(out).expanduser()
+    check_not_finished(out, force)
     with TemporaryDirectory(prefix="bertender-import-") as folder:
         made = imported(
-            *(source, Path(folder, Path(out).name)),
+            *(_at_home(source), Path(folder, out.name)),
             labels=labels,
             pooling=pooling,
             problem_type=problem_type_named(settings),
@@ -127,7 +128,7 @@ def import_model(
             made = made.of_task(judged.record())
         elif settings.keys() - {"problem_type"}:
             made = _with_columns(made, settings)
-        return copy_artifact(made, Path(out))
+        return copy_artifact(made, out)
 
 
 def _with_columns(artifact: Artifact, settings: Mapping[str, Any]) -> Artifact:
@@ -420,7 +421,7 @@ def compress(
 
     chosen, source = CompressConfig.parse(_merged(config, settings)), opened(teacher)
     own = in_labels_of(task_of([source], task), source)
-    return Compression(source, own, chosen, Path(out), force=force).run()
+    return Compression(source, own, chosen, Path(out).expanduser(), force=force).run()
 
 
 def verify(
@@ -553,7 +554,8 @@ def score(
     from bertender.scoring.score import score as scored
 
     chosen = ScoreConfig.parse(_merged(config, settings))
-    return scored(opened(artifact), os.fspath(source), Path(out), chosen, force)
+    place = Path(out).expanduser()
+    return scored(opened(artifact), os.fspath(source), place, chosen, force)
 
 
 def serve(
@@ -721,7 +723,7 @@ def run_recipe(
     chosen = recipe if isinstance(recipe, Recipe) else load_recipe(os.fspath(recipe))
     parted = ((*place.partition("."), value) for place, value in plain(settings or {}).items())
     chosen = chosen.with_settings(Setting(step, key, value) for step, _, key, value in parted)
-    directory = Path(out or Path("runs") / chosen.name)
+    directory = Path(out or Path("runs") / chosen.name).expanduser()
     return [
         outcome
         for folder, own in recipes_of(chosen, directory, force=force).items()
@@ -741,17 +743,17 @@ def make(
     """Run a stage that writes an artifact; with `force`, over a finished one."""
     from bertender.recipes.stages import STAGES
 
-    stage, whole = STAGES[name], _merged(config, settings)
+    stage, whole, out = STAGES[name], _merged(config, settings), Path(out).expanduser()
     if stage.file_setting and sources and is_teacher_file(sources[0]):
         whole[stage.file_setting], sources = os.fspath(cast(PathLike, sources[0])), sources[1:]
     chosen = stage.parse(whole)
-    stage.check_out(chosen, Path(out), force)
+    stage.check_out(chosen, out, force)
     artifacts = [opened(source) for source in sources]
     loaded = None
     if stage.needs_task:
         brings = stage.brings_labels(chosen)
         loaded = task_to_score(task) if brings else task_of(artifacts, task)
-    return stage.make(artifacts, loaded, chosen, Path(out))
+    return stage.make(artifacts, loaded, chosen, out)
 
 
 def task_to_score(task: TaskLike | None) -> Task:
@@ -785,12 +787,13 @@ def _report(
     """Run a stage that reports; the report is saved at `out`, if given."""
     from bertender.recipes.stages import STAGES
 
-    stage = STAGES[name]
+    stage, out = STAGES[name], None if out is None else Path(out).expanduser()
+    check_savable("--out", out, "JSON")
     chosen = stage.parse(_merged(config, settings))
     artifacts = [opened(source) for source in sources]
     loaded = task_of(artifacts, task)
     with TemporaryDirectory(prefix="bertender-report-") as folder:
-        place = Path(folder, "report.json") if out is None else Path(out)
+        place = out or Path(folder, "report.json")
         return stage.run(artifacts, loaded, chosen, place)
 
 
@@ -800,19 +803,34 @@ def opened(source: ArtifactLike, *, verify: bool = True) -> Artifact:
         return source
     from bertender.models.importing import open_artifact
 
-    return open_artifact(source, verify=verify)
+    return open_artifact(_at_home(source), verify=verify)
+
+
+def _at_home(source: PathLike) -> str:
+    return os.path.expanduser(os.fspath(source))  # noqa: PTH111 - "./a" as a path is a hub's "a"
 
 
 def task_of(artifacts: Sequence[Artifact], task: TaskLike | None) -> Task:
-    """Return the given task, or else the one that the first artifact records."""
+    """Return the given task, or else the one that the first artifact records.
+
+    Raises:
+        ConfigError: there is neither a task nor an artifact.
+    """
     from bertender.recipes.recorded_task import task_of_models
     from bertender.tasks.loading import load_task as load
+    from bertender.tasks.named import TASKS
 
     if isinstance(task, Task):
         return task
     settings = _task_settings(task)
     if artifacts:
         return task_of_models(artifacts, settings)
+    if not {"task", "train", "dev"} & settings.keys():
+        raise ConfigError(  # training on a default task would be a mistake
+            "no data: give your files with --train FILE and --dev FILE (CSV, TSV, JSONL or "
+            "Parquet; --text-column and --label-column name their columns), or --task NAME: "
+            f"{', '.join(TASKS)}."
+        )
     return load(TaskConfig.parse(settings))
 
 

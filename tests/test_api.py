@@ -22,7 +22,7 @@ from bertender.recipes.stages import STAGES
 from bertender.tasks.task import Task
 from quantize import integers as targets
 from tests.front import ToyFiles, write_fresh_texts, write_toy_files
-from tests.toy_models import save_classifier
+from tests.toy_models import save_classifier, save_encoder
 from tests.toys import toy_task
 
 Once = Callable[[str, Callable[[Path], object]], Path]
@@ -156,6 +156,27 @@ def test_paths_and_objects_go_in_and_artifacts_and_records_come_out(
 def test_without_a_task_the_recorded_one_is_asked_for(teacher: Artifact, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="does not record its task"):
         bertender.export(teacher, out=tmp_path / "onnx")
+
+
+def test_no_task_is_trained_by_default(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no data: give your files"):
+        bertender.finetune({"max_train": 10}, teacher=save_encoder("bert", tmp_path), out="out")
+
+
+def test_a_place_that_cannot_be_written_is_refused_before_measuring(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="is a directory; give the name of a JSON file"):
+        bertender.compare(["nowhere"], out=tmp_path)
+
+
+def test_the_home_folder_is_put_in(
+    teacher: Artifact, task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    onnx = bertender.export(teacher, task, out="~/onnx", parity_texts=4)
+    assert onnx.path == tmp_path / "onnx"
+    assert bertender.open_model("~/onnx").labels == task.labels
+    assert [each.name for each in tmp_path.iterdir()] == ["onnx"]
 
 
 RECIPE = {

@@ -39,6 +39,9 @@ STOPPING = (signal.SIGTERM, signal.SIGHUP)
 OF_THE_SYSTEM = re.compile(r"\(os error \d+\)")
 """End of the system's errors in safetensors and tokenizers, whose exceptions are no OSError."""
 
+HOME = re.compile("(--[a-z-]+=)~(?=/)")
+"""Start of an option whose home folder no shell has put in: it would be a folder named `~`."""
+
 MAKE, MEASURE, SERVE, LOOK_UP = "Make", "Measure", "Serve", "Look up"
 
 
@@ -111,6 +114,8 @@ def main() -> None:
     ours = [each for each in STOPPING if signal.getsignal(each) == signal.SIG_DFL]
     for number in ours:
         signal.signal(number, _stop)
+    home = os.path.expanduser("~")  # noqa: PTH111 - without one, `~` stays
+    sys.argv[1:] = [HOME.sub(lambda found: found[1] + home, word, count=1) for word in sys.argv[1:]]
     requested = next((word for word in sys.argv[1:] if word in COMMANDS), None)
     try:
         build_app(requested)()

@@ -50,7 +50,6 @@ from bertender.recipes.recipe import (
 )
 from bertender.recipes.stages import STAGES
 from bertender.recipes.sweep import Sweep, run_sweep
-from bertender.tasks.named import TASKS
 from bertender.tasks.task import TaskConfig
 
 if TYPE_CHECKING:  # loads the library for tables
@@ -97,12 +96,6 @@ def stage_command(name: str) -> Callable[..., None]:
         as_json: JsonFlag = False,
     ) -> None:
         task, settings = settings_of(TaskConfig, values), settings_of(stage.config, values)
-        if source is None and stage.needs_task and not {"task", "train", "dev"} & task.keys():
-            raise ConfigError(  # training on a default task would be a mistake
-                "no data: give your files with --train FILE and --dev FILE (CSV, TSV, JSONL or "
-                f"Parquet; --text-column and --label-column name their columns), or --task NAME: "
-                f"{', '.join(TASKS)}."
-            )
         sources = [] if source is None else [source]
         written = api.make(name, sources, task, None, settings, out, force)
         if is_main_process():

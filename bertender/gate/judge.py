@@ -498,7 +498,11 @@ def _problems_of_inputs(
     return [*problems, *input_problems(reference, candidate, whole)]
 
 
-def require_parity(parity: Parity) -> None:
+AGAIN = "export or quantize again, with other settings, from the reference."
+"""The next step after a failure."""
+
+
+def require_parity(parity: Parity, next_step: str = AGAIN) -> None:
     """Raise ParityError with all failures, unless the candidate passed."""
     if parity.passed:
         return
@@ -506,7 +510,7 @@ def require_parity(parity: Parity) -> None:
         f"{parity.candidate} does not agree with {parity.reference} "
         f"({parity.failure_count} over {parity.rows} predictions):\n"
         + "\n".join(f"  - {failure}" for failure in parity.failures)
-        + "\nDo not deploy it: export or quantize again, with other settings, from the reference."
+        + f"\nDo not deploy it: {next_step}"
     )
 
 

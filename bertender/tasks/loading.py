@@ -509,5 +509,5 @@ def _name(config: TaskConfig, first: Path) -> str:
     if config.task != default_of("task"):
         return config.task
     if first.stem in ("train", "train.seq", "dev", "test"):
-        return first.absolute().parent.name or first.stem
+        return first.parent.resolve().name or first.stem
     return first.stem

@@ -74,7 +74,7 @@ def bundle(source: Artifact, task: Task, config: BundleConfig, out: Path) -> Art
         examples, truth = labelled_sample(task, task.choices, config.parity_texts, config.seed)
         bounds = TOLERANCES[program.tolerance(source)]
         parity = check_parity(opened, candidate, examples, bounds, seed=config.seed, truth=truth)
-        require_parity(parity)
+        require_parity(parity, program.next_step)
         draft.findings = Findings(
             parameters=opened.parameters,
             bundle=program.complete(source, opened, examples, draft.directory),

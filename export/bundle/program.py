@@ -5,9 +5,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
+from typing import ClassVar
 
 from bertender.core.artifact import Artifact
 from bertender.core.findings import BundleFindings
+from bertender.gate.judge import AGAIN
 from bertender.models.classifier import Classifier, problem_of
 from bertender.models.onnx_session import ONNX_NAME
 from bertender.models.runtimes import (
@@ -34,6 +36,9 @@ ODD_TEXTS = (
 
 class Program(ABC):
     """A program that opens bundles: a row of PROGRAMS."""
+
+    next_step: ClassVar[str] = AGAIN
+    """The next step where its predictions differ."""
 
     def __init__(self, config: BundleConfig) -> None:
         self.config = config

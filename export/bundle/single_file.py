@@ -52,6 +52,11 @@ READS = {"normalizer": "BertNormalizer", "pre_tokenizer": "BertPreTokenizer", "m
 class SingleFile(Program):
     """`--to single-file`."""
 
+    next_step = (
+        f"{PACKAGE} reads other tokens where a word has a letter that the vocabulary lacks. Use "
+        "--to browser, whose tokenizer is that of the artifact."
+    )
+
     def check(self, source: Artifact) -> None:
         if importlib.util.find_spec(MODULE) is None:
             raise RuntimeMissingError(

@@ -307,6 +307,16 @@ def test_a_command_in_this_process_leaves_its_signals(monkeypatch: pytest.Monkey
     assert signal.getsignal(signal.SIGTERM) is before
 
 
+def test_an_option_with_a_home_folder_is_of_that_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No shell expands `~` after `=`."""
+    given = ["show", "--out=~/x", "--out=~x", "~/x", "--a-b=~/y/z", "a=~/x"]
+    monkeypatch.setenv("HOME", "/home/me")
+    monkeypatch.setattr(sys, "argv", ["bertender", *given])
+    monkeypatch.setattr(cli, "build_app", lambda requested: lambda: None)
+    cli.main()
+    assert sys.argv[2:] == ["--out=/home/me/x", "--out=~x", "~/x", "--a-b=/home/me/y/z", "a=~/x"]
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_what_is_stopped_leaves_no_temporary_files(number: signal.Signals, tmp_path: Path) -> None:
     (folder := tmp_path / "temporary").mkdir()

@@ -182,7 +182,7 @@ def test_a_single_file_that_cuts_elsewhere_is_not_written(
     exported: Artifact, task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(single_file, "longest_input", lambda tokenizer: 6)
-    with pytest.raises(ParityError):
+    with pytest.raises(ParityError, match=r"Do not deploy it: .* Use --to browser"):
         bundled(exported, task, tmp_path / "out", to="single-file")
     assert not (tmp_path / "out").exists()
 

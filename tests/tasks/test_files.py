@@ -211,11 +211,16 @@ def test_columns_with_two_roles(files: Pair, settings: dict[str, str]) -> None:
         load_files(files(**settings))
 
 
-def test_a_file_called_train_gives_its_folder_as_name(tmp_path: Path) -> None:
+def test_a_file_called_train_gives_its_folder_as_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = tmp_path / "beers"
     folder.mkdir()
     train, dev = (WRITERS[".csv"](folder / f"{name}.csv", TRAIN) for name in ("train", "dev"))
     assert load_files(TaskConfig(train=train, dev=dev)).name == "beers"
+    (folder / "runs").mkdir()
+    monkeypatch.chdir(folder / "runs")
+    assert load_files(TaskConfig(train=Path("../train.csv"), dev=dev)).name == "beers"
 
 
 @pytest.mark.parametrize("suffix", WRITERS)
