@@ -13,14 +13,13 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, Unpack, cast
 
 from bertender.core.artifact import Artifact, check_not_finished, copy_artifact
 from bertender.core.config import Config, Record
 from bertender.core.errors import BertenderError as BertenderError  # a name of the package face
 from bertender.core.errors import ConfigError
-from bertender.core.files import check_savable
+from bertender.core.files import check_savable, scratch_folder
 from bertender.scoring.scorer import Scorer as Scorer  # likewise
 from bertender.tasks.task import Task, TaskConfig, in_labels_of
 from bertender.tasks.teacher_files import is_teacher_file
@@ -115,9 +114,9 @@ def import_model(
 
     settings, out = _task_settings(task), Path(out).expanduser()
     check_not_finished(out, force)
-    with TemporaryDirectory(prefix="bertender-import-") as folder:
+    with scratch_folder() as folder:
         made = imported(
-            *(_at_home(source), Path(folder, out.name)),
+            *(_at_home(source), folder / out.name),
             labels=labels,
             pooling=pooling,
             problem_type=problem_type_named(settings),
@@ -792,8 +791,8 @@ def _report(
     chosen = stage.parse(_merged(config, settings))
     artifacts = [opened(source) for source in sources]
     loaded = task_of(artifacts, task)
-    with TemporaryDirectory(prefix="bertender-report-") as folder:
-        place = out or Path(folder, "report.json")
+    with scratch_folder() as folder:
+        place = out or folder / "report.json"
         return stage.run(artifacts, loaded, chosen, place)
 
 

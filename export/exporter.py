@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from inspect import signature
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 from unittest.mock import patch
 
@@ -26,6 +25,7 @@ from transformers import PreTrainedModel, masking_utils
 
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ModelError
+from bertender.core.files import scratch_folder
 from bertender.core.findings import Findings, GraphFindings
 from bertender.gate.artifacts import new_graph, open_source, require_agreement
 from bertender.gate.judge import parity_sample
@@ -142,8 +142,8 @@ def check_architecture(model: PreTrainedModel, config: ExportConfig) -> None:
     if not known and model.device.type == "meta":
         settings = copy.copy(model.config)
         settings.num_hidden_layers = 1
-        with TemporaryDirectory() as folder:
-            path = Path(folder) / ONNX_NAME
+        with scratch_folder() as folder:
+            path = folder / ONNX_NAME
             write_traced(type(model)(settings), input_names(model), path, config.opset)
     OPTIMIZATIONS[config.optimize].accepts(model)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -18,6 +17,7 @@ from onnxruntime.quantization.calibrate import CalibrationDataReader, MinMaxCali
 from transformers import PretrainedConfig, PreTrainedModel
 
 from bertender.core.errors import ModelError, UnsoundGraphError
+from bertender.core.files import scratch_folder
 from bertender.core.findings import GraphFindings, LargestNumber
 from bertender.models.families import family_name
 from bertender.models.graphs import WRITTEN_ATTENTION, optimized, save_graph
@@ -231,11 +231,11 @@ def _activations(
     if not examples:  # the parity gate reports that there are none
         return
     fit_half_range(model, MASK)
-    with TemporaryDirectory() as folder:
-        save_graph(model, Path(folder) / ONNX_NAME, MOST_MB)
+    with scratch_folder() as folder:
+        save_graph(model, folder / ONNX_NAME, MOST_MB)
         calibrator = MinMaxCalibrater(
-            Path(folder) / ONNX_NAME,
-            augmented_model_path=str(Path(folder) / "augmented.onnx"),
+            folder / ONNX_NAME,
+            augmented_model_path=str(folder / "augmented.onnx"),
             use_external_data_format=True,
         )
         calibrator.augment_graph()

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -22,6 +21,7 @@ from bertender.comparison.accuracy import (
 )
 from bertender.core.artifact import Artifact
 from bertender.core.errors import DataError
+from bertender.core.files import scratch_folder
 from bertender.core.findings import (
     ChoiceScores,
     ScoreFindings,
@@ -85,8 +85,8 @@ def observed(
     Values at padding are left out. One batch is in memory at a time.
     """
     names = list(dict.fromkeys(tensors))
-    with TemporaryDirectory() as folder:
-        session = open_watched(graph, names, Path(folder))
+    with scratch_folder() as folder:
+        session = open_watched(graph, names, folder)
         inputs = [node.name for node in session.get_inputs()]
         for batch in batches:
             arrays = session.run(names, {name: batch.arrays[name] for name in inputs})

@@ -13,7 +13,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -23,6 +22,7 @@ from onnx import TensorProto, helper
 from bertender.core.artifact import Artifact, lineage
 from bertender.core.config import Table
 from bertender.core.errors import GateError, ModelError, UnsoundGraphError
+from bertender.core.files import scratch_folder
 from bertender.models.classifier import onnx_file, problem_of
 from bertender.models.onnx_session import ONNX_NAME, open_session
 from bertender.models.runtimes import DEFAULT_RUNTIME, RUNTIMES, compiled
@@ -73,8 +73,8 @@ class Kernels:
 
     def operators(self, graph: Path) -> Mapping[str, int]:
         """Count the operators of a graph as run on this CPU, after all fusions."""
-        with TemporaryDirectory() as folder:
-            optimized = Path(folder) / ONNX_NAME
+        with scratch_folder() as folder:
+            optimized = folder / ONNX_NAME
             open_session(graph, optimized=optimized)
             nodes = onnx.load(optimized, load_external_data=False).graph.node
         return Counter(node.op_type for node in nodes)
@@ -207,10 +207,10 @@ def compare_float_nodes(
     """
     floats = _float_nodes(float_graph, onnx.load(quantized_graph, load_external_data=False))
     names = (*floats.produced, *floats.asked.values())
-    with TemporaryDirectory() as folder:
-        path = Path(folder) / "float.onnx"
+    with scratch_folder() as folder:
+        path = folder / "float.onnx"
         onnx.save(floats.model, path, save_as_external_data=True)  # for more than 2 GB too
-        alone, whole = open_session(path), open_watched(quantized_graph, names, Path(folder))
+        alone, whole = open_session(path), open_watched(quantized_graph, names, folder)
 
         def differences() -> Iterator[tuple[str, float]]:
             for batch in itertools.chain(batches, [batches.of_two_lengths()]):
@@ -316,8 +316,8 @@ def compare_attentions(
         return ()
     operators = _operators_alone(onnx.load(graph), activations)
     names = (*activations, *activations.values())
-    with TemporaryDirectory() as folder:
-        plain = open_watched(plain_graph, names, Path(folder))
+    with scratch_folder() as folder:
+        plain = open_watched(plain_graph, names, folder)
         alone = open_session(operators.SerializeToString())
 
         def differences() -> Iterator[tuple[str, float]]:
@@ -402,9 +402,9 @@ def graph_failures(floats: Artifact, candidate: Artifact, task: Task) -> tuple[s
     quantization = candidate.card.findings.quantization
     ranges = quantization.ranges if quantization else NO_RANGES
     graph = onnx_file(candidate)
-    with TemporaryDirectory() as folder:
-        float_graph = smoothed_like(onnx_file(floats), graph, Path(folder))
-        plain = in_plain_form(float_graph, graph, Path(folder))
+    with scratch_folder() as folder:
+        float_graph = smoothed_like(onnx_file(floats), graph, folder)
+        plain = in_plain_form(float_graph, graph, folder)
         groups = find_parts(float_graph, plain)
         products = compare_products(groups, sample_rows(plain, groups, texts), ranges)
         between = compare_float_nodes(float_graph, plain, texts)

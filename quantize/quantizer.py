@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from bertender.comparison.accuracy import SETTINGS_OF_RUN, another_rate, check_varied
@@ -26,6 +25,7 @@ from bertender.core.errors import (
     ModelError,
     ParityError,
 )
+from bertender.core.files import scratch_folder
 from bertender.core.findings import Findings, QuantizationFindings, ScoreFindings, TriedScheme
 from bertender.gate.artifacts import new_graph, open_source, require_agreement
 from bertender.models.classifier import load_torch_classifier, onnx_file, open_classifier
@@ -185,12 +185,12 @@ def _quantized(
     opened, precision = open_source(source, task), config.graph_precision
     with (
         _checkpoints(source, task, config, out) as work,
-        TemporaryDirectory() as folder,
+        scratch_folder() as folder,
         new_graph(source, "quantize", config, out, precision) as draft,
     ):
         copy_companions(source, draft.directory)
         graph = draft.directory / ONNX_NAME
-        paths = (onnx_file(source), work, Path(folder))
+        paths = (onnx_file(source), work, folder)
         context = QuantizationContext(source, task, config, target, *paths, opened, write_onnx)
         if SCHEMES[config.scheme].fitted:
             context = fit.applied(context)
@@ -333,8 +333,8 @@ def write_graph(source: Artifact, task: Task, settings: Mapping[str, Any], path:
     config = QuantizeConfig.parse(settings)
     name, target = target_of(config.target)
     check_source(source, task, config)
-    with TemporaryDirectory() as folder:
-        paths = (onnx_file(source), path.parent, Path(folder))
+    with scratch_folder() as folder:
+        paths = (onnx_file(source), path.parent, folder)
         opened = open_classifier(source)
         context = QuantizationContext(source, task, config, target, *paths, opened)
         if SCHEMES[config.scheme].fitted:  # rounding affects neither size nor latency

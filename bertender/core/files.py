@@ -11,7 +11,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from bertender.core.config import Record
@@ -128,6 +128,31 @@ def _sweep_leftovers(out: Path) -> None:
             shutil.rmtree(leftover, ignore_errors=True)
         else:
             leftover.unlink(missing_ok=True)
+
+
+SCRATCH = "bertender-scratch-"
+"""Start of the names of `scratch_folder`s."""
+
+
+@contextmanager
+def scratch_folder() -> Iterator[Path]:
+    """Yield a folder for temporary files, which is removed at the end.
+
+    The folders that this user's killed processes have left, whose locks nobody holds, go first.
+    """
+    from filelock import FileLock, Timeout  # not installed where artifacts are only served
+
+    for left in Path(tempfile.gettempdir()).glob(f"{SCRATCH}*"):
+        with suppress(OSError, Timeout):  # removed meanwhile, or in use
+            if left.lstat().st_uid == os.getuid() and not left.is_symlink():
+                with FileLock(left / "lock", timeout=0):
+                    shutil.rmtree(left, ignore_errors=True)
+    folder = Path(tempfile.mkdtemp(prefix=SCRATCH))
+    with FileLock(folder / "lock"):
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 CACHE_VARIABLE = "BERTENDER_CACHE"

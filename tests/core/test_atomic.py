@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
 
-from bertender.core.files import replacing, replacing_directory
+from bertender.core.files import SCRATCH, replacing, replacing_directory, scratch_folder
 
 
 class Kind:
@@ -90,3 +92,28 @@ def test_what_a_user_keeps_private_stays_so(umask: str, modes: str, tmp_path: Pa
         check=True,
     )
     assert done.stdout.strip() == modes
+
+
+KILLED = """
+import os, signal
+from bertender.core.files import scratch_folder
+with scratch_folder() as folder:
+    (folder / "model").touch()
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_temporary_files_of_killed_processes_go_with_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    killed = subprocess.run(
+        [sys.executable, "-c", KILLED], env={**os.environ, "TMPDIR": str(tmp_path)}, check=False
+    )
+    assert killed.returncode == -signal.SIGKILL
+    (left,) = tmp_path.glob(f"{SCRATCH}*/model")
+    (elsewhere := tmp_path / "elsewhere").mkdir()
+    (link := tmp_path / f"{SCRATCH}link").symlink_to(elsewhere)
+    with scratch_folder() as outer, scratch_folder() as inner:
+        assert outer.is_dir() and inner.is_dir() and not left.parent.exists()
+    assert {*tmp_path.iterdir()} == {elsewhere, link} and not [*elsewhere.iterdir()]
