@@ -12,6 +12,7 @@ import functools
 import logging
 import math
 import socket
+import sys
 from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from typing import Any
@@ -34,7 +35,7 @@ MOST_PARTS = 100_000
 BODY_HEADERS = (b"content-length", b"transfer-encoding")
 TOO_MANY_CONNECTIONS = 503
 MOST_PIPELINED = 32
-"""Most pipelined requests; hardly any client sends one."""
+"""Most requests sent ahead of the response to an earlier one; hardly any client sends one."""
 
 
 def http_server(
@@ -170,6 +171,8 @@ class BoundedProtocol(HttpToolsProtocol):
         self.aborting: asyncio.TimerHandle | None = None
         self.running: RequestResponseCycle | None = None
         """The request that the application has; `cycle` is the last one sent."""
+        self.last_words: bytes | None = None
+        """Refusal of a pipelined request, after the responses to earlier ones."""
         self.is_in_head = False
         self.head_bytes = self.parts = 0
         """Bytes since a head began or a part of a body arrived; and parts of the body."""
@@ -194,10 +197,10 @@ class BoundedProtocol(HttpToolsProtocol):
                     self._end(TOO_MANY_CONNECTIONS, f"{most} connections are open already.")
                     return
                 _oldest(waiting).make_room()
-        self._expect(self.bounds.idle_s)
+        self._expect()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._expect(None)
+        self._cancel_deadline()
         self._abort_after(None)
         super().connection_lost(exc)
         if self.running is not None and not self.running.response_complete:
@@ -209,7 +212,7 @@ class BoundedProtocol(HttpToolsProtocol):
         super()._start_asgi_task(cycle, app)
 
     def data_received(self, data: bytes) -> None:
-        if self.transport.is_closing():
+        if self._is_ending:
             return
         self.head_bytes += len(data)
         super().data_received(data)
@@ -217,13 +220,13 @@ class BoundedProtocol(HttpToolsProtocol):
             place = "head" if self.is_in_head else "end of the body or of a chunk"
             self._end(431, f"the {place} has more than {self.bounds.most_head_bytes} bytes.")
         elif self.deadline is None and self._is_idle:  # empty lines do not begin a request
-            self._expect(self.bounds.idle_s)
+            self._expect()
 
     @property
     def is_waiting(self) -> bool:
         """Whether it waits for its client to send a request, or the rest of one."""
-        is_under_way = self.cycle is not None and not self.cycle.response_complete
-        return not self.transport.is_closing() and not (is_under_way and not self.cycle.more_body)
+        first = self._first
+        return not self.transport.is_closing() and (first is None or first.more_body)
 
     def make_room(self) -> None:
         """Close a waiting connection to make room for another one."""
@@ -234,8 +237,30 @@ class BoundedProtocol(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         self.waits_since = self.loop.time()
         super().on_response_complete()
-        if self.transport.is_closing() and self.aborting is None:  # after `Connection: close`
+        if self.last_words is not None and self._first is None:
+            self._respond(self.last_words)
+        elif not self.transport.is_closing():
+            self._expect()
+        elif self.aborting is None:  # after `Connection: close`
             self._abort_after(self.bounds.body_s)
+
+    @property
+    def _is_ending(self) -> bool:
+        """Whether nothing more is read, and the connection closes after what is under way."""
+        return self.transport.is_closing() or self.last_words is not None
+
+    @property
+    def _first(self) -> RequestResponseCycle | None:
+        """The request whose response is the next."""
+        is_over = self.running is None or self.running.response_complete
+        return None if is_over else self.running
+
+    @property
+    def _is_ahead(self) -> bool:
+        """Whether the client sends a request before the response to an earlier one."""
+        first = self._first
+        is_next = self.is_in_head or self.cycle is not first
+        return first is not None and (is_next or not first.more_body)
 
     @property
     def _is_idle(self) -> bool:
@@ -246,7 +271,7 @@ class BoundedProtocol(HttpToolsProtocol):
         super().on_message_begin()
         self.is_in_head = True
         self.head_bytes = self.parts = 0
-        self._expect(self.bounds.head_s)
+        self._expect()
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if self.is_in_head:  # trailers are not read: they would grow without a limit
@@ -254,7 +279,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self.is_in_head = False
-        if self.transport.is_closing():  # requests after the end of a connection are not read
+        if self._is_ending:  # requests after the end of a connection are not read
             return
         size = len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
         if size > self.bounds.most_head_bytes:
@@ -268,15 +293,15 @@ class BoundedProtocol(HttpToolsProtocol):
                 "Upgrade, as HTTP/1.1.",
             )
             return
-        self._expect(self.bounds.body_s)
         super().on_headers_complete()
+        self._expect()
         if len(self.pipeline) > MOST_PIPELINED:
-            self._close()
+            self._end(400, f"more than {MOST_PIPELINED} requests were sent ahead of responses.")
         elif len(self.pipeline) == 1:  # else the end of the connection would not be noticed
             self.flow.resume_reading()
 
     def on_body(self, body: bytes) -> None:
-        if self.transport.is_closing():
+        if self._is_ending:
             return
         self.head_bytes = 0
         self.parts += 1
@@ -286,9 +311,9 @@ class BoundedProtocol(HttpToolsProtocol):
             super().on_body(body)
 
     def on_message_complete(self) -> None:
-        if not self.transport.is_closing():
-            self._expect(self.bounds.idle_s if self._is_idle else None)
+        if not self._is_ending:
             super().on_message_complete()
+            self._expect()
 
     def pause_writing(self) -> None:
         """Give the client time to read its response."""
@@ -312,16 +337,23 @@ class BoundedProtocol(HttpToolsProtocol):
         self._close()
 
     def send_400_response(self, msg: str) -> None:
-        self._end(400, "this is not an HTTP request.")
+        self._end(400, f"this is not an HTTP request: {sys.exception()}.")  # the parser's
 
-    def _expect(self, seconds: float | None) -> None:
-        """Close the connection after this many seconds, unless the next part of the request
-        arrives."""
+    def _expect(self) -> None:
+        """Close the connection unless the next part of a request arrives in time. While an earlier
+        one has no response, a request sent ahead has time: it may be that nobody reads it."""
+        self._cancel_deadline()
+        if self._is_ahead:
+            return
+        bounds = self.bounds
+        waits_s = bounds.idle_s if self._is_idle else bounds.body_s
+        seconds = bounds.head_s if self.is_in_head else waits_s
+        self.deadline = self.loop.call_later(seconds, self._late)
+
+    def _cancel_deadline(self) -> None:
         if self.deadline is not None:
             self.deadline.cancel()
             self.deadline = None
-        if seconds is not None:
-            self.deadline = self.loop.call_later(seconds, self._late)
 
     def _late(self) -> None:
         if self._is_idle:
@@ -331,18 +363,25 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def _end(self, status: int, reason: str) -> None:
         """Respond without the application, unless it has begun to respond, and close."""
-        if self.transport.is_closing():
+        if self._is_ending:
             return
         self.refuse(status)
-        cycle = self.cycle
-        is_new = cycle is None or cycle.response_complete
-        if is_new if self.is_in_head else (is_new or not cycle.response_started):
-            body = msgspec.json.encode({"error": reason})
-            head = (
-                f"HTTP/1.1 {status} \r\ncontent-type: application/json\r\n"
-                f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
-            )
-            self.transport.write(head.encode() + body)
+        body = msgspec.json.encode({"error": reason})
+        head = (
+            f"HTTP/1.1 {status} \r\ncontent-type: application/json\r\n"
+            f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
+        )
+        response = head.encode() + body
+        if self._is_ahead:
+            if not self.is_in_head and self.cycle.more_body:
+                self.pipeline.popleft()
+            self.last_words = response
+        else:
+            first = self._first
+            self._respond(b"" if first is not None and first.response_started else response)
+
+    def _respond(self, response: bytes) -> None:
+        self.transport.write(response)
         self._close()
 
     def _close(self) -> None:

@@ -7,7 +7,7 @@ import socket
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, BinaryIO
 
 HEAD = "POST /v2/models/classifier/infer HTTP/1.1\r\nHost: door\r\n"
 
@@ -38,7 +38,16 @@ def post(content: bytes, *headers: str, path: str = "/v2/models/classifier/infer
 
 def read_answer(connection: socket.socket) -> Answer | None:
     """Return the next answer on a connection; None where it ends first."""
+    return _next(connection.makefile("rb"))
+
+
+def read_answers(connection: socket.socket) -> list[Answer]:
+    """Return all answers until a connection ends."""
     reader = connection.makefile("rb")
+    return [*iter(lambda: _next(reader), None)]
+
+
+def _next(reader: BinaryIO) -> Answer | None:
     try:
         line = reader.readline()
         if not line:

@@ -19,7 +19,7 @@ import uvloop
 
 from serve.door.http_server import BoundedProtocol
 from tests.serve.door.fake_engine import FakeEngine, RunningDoor, model_of, running_door
-from tests.serve.door.raw_http import HEAD, body, exchange, get, post, read_answer
+from tests.serve.door.raw_http import HEAD, body, exchange, get, post, read_answer, read_answers
 from tests.served import until
 
 HEAD_S, BODY_S, IDLE_S = 0.3, 0.5, 0.8
@@ -91,6 +91,24 @@ def test_a_long_wait_for_the_engine_is_no_idle_connection(hasty: RunningDoor) ->
         answer = read_answer(connection)
     hasty.call(hasty.engine.let_go.clear)
     assert answer is not None and answer.status == 200
+
+
+def test_a_request_under_way_makes_no_room(door: RunningDoor) -> None:
+    """Nor where its client has begun to send the next one."""
+    until(lambda: not door.connections)
+    started = len(door.engine.requests)
+    with ExitStack() as stack:
+        busy = [stack.enter_context(connect(door)) for _ in range(MOST_CONNECTIONS)]
+        for connection in busy:
+            connection.sendall(HELD + HELD[:-5])
+        until(lambda: len(door.engine.requests) == started + MOST_CONNECTIONS)
+        answer = exchange(door.http_port, PLUM)
+        assert answer is not None and answer.status == 503
+        door.call(door.engine.let_go.set)
+        for connection in busy:
+            answer = read_answer(connection)
+            assert answer is not None and answer.status == 200
+    door.call(door.engine.let_go.clear)
 
 
 def test_a_refused_body_is_skipped_and_the_connection_goes_on(door: RunningDoor) -> None:
@@ -259,6 +277,45 @@ def test_a_body_is_never_taken_for_a_request(door: RunningDoor) -> None:
             connection.sendall(hidden)
         assert read_answer(connection) is None
     assert get(door.http_port, "/v2/health/live", *upgrade).status == 200
+
+
+CHUNKED = f"{HEAD}Transfer-Encoding: chunked\r\n\r\n".encode()
+LATE = {  # a request sent ahead of an earlier response -> status of its own
+    "a late body": (f"{HEAD}Content-Length: 900\r\n\r\n".encode(), 408),
+    "a late head": (b"POST /v2", 408),
+    "no HTTP": (b"\1\2\r\n\r\n", 400),
+    "no chunk": (CHUNKED + b"zz\r\n" + PLUM, 400),
+    "a large head": (f"{HEAD}X: {'a' * 20_000}\r\n\r\n".encode() + PLUM, 431),
+    "a body with Upgrade": (post(body(), "Connection: upgrade", "Upgrade: h2c"), 400),
+    "many more": (PLUM * 40, 400),
+}
+
+
+@pytest.mark.parametrize("name", LATE)
+def test_a_bad_request_sent_ahead_is_refused_after_the_responses_to_earlier_ones(
+    hasty: RunningDoor, name: str
+) -> None:
+    more, status = LATE[name]
+    with connect(hasty) as connection:
+        connection.sendall(HELD + PLUM + more)
+        time.sleep(2 * BODY_S)  # its own time begins after the others' responses
+        hasty.call(hasty.engine.let_go.set)
+        statuses = [answer.status for answer in read_answers(connection)]
+    hasty.call(hasty.engine.let_go.clear)
+    assert statuses[:2] == [200, 200] and {*statuses[2:-1]} <= {200} and statuses[-1] == status
+
+
+def test_a_large_request_sent_ahead_has_time(hasty: RunningDoor) -> None:
+    """The door reads no more of it before the response to the earlier one."""
+    large = post(body(data=["a" * 30_000] * 4, shape=[4, 1]))
+    with connect(hasty) as connection:
+        connection.sendall(HELD + large[:-1000])
+        time.sleep(2 * BODY_S)
+        hasty.call(hasty.engine.let_go.set)
+        connection.sendall(large[-1000:])
+        statuses = [answer.status for answer in read_answers(connection)]
+    hasty.call(hasty.engine.let_go.clear)
+    assert statuses == [200, 200]
 
 
 def test_requests_sent_ahead_are_bounded(door: RunningDoor) -> None:
