@@ -137,7 +137,7 @@ class Access:
     def trusted_file(self) -> Path | None:
         """File of trusted authorities: the set one, or this machine's.
 
-        None where OpenSSL has no such file; grpcio and geventhttpclient then use their own lists.
+        None where OpenSSL has no such file; grpcio then uses its own list.
         """
         of_machine = ssl.get_default_verify_paths().cafile
         return self.config.ca_file or (Path(of_machine) if of_machine else None)

@@ -19,7 +19,7 @@ from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
 from bertender.core.artifact import Label
 from bertender.core.config import Record, check_least
-from bertender.core.errors import BertenderError, DeadlineError, ServingError
+from bertender.core.errors import BertenderError, ServingError
 from bertender.problems import PROBLEMS
 from bertender.problems.problem import Problem
 from bertender.text.batch import Batch, Example, to_examples
@@ -318,7 +318,7 @@ def _rows_from(start: int) -> Iterator[None]:
 
 
 class Endpoint(Connection):
-    """A connection to a served classifier, for the thread that opened it.
+    """A connection to a served classifier, for any thread; a forked process opens its own.
 
     Args:
         url: `http://host:port` or `grpc://host:port`, `https://` or `grpcs://` with TLS; without a
@@ -369,7 +369,7 @@ class Endpoint(Connection):
         """Close the connection."""
         if self.client is not None:
             self.client.close()
-        self.client = None  # freed now, since tritonclient prints a traceback if freed at exit
+        self.client = None
 
     def classify(self, examples: Sequence[Example]) -> list[Classification]:
         """Return a prediction for each example, in order.
@@ -396,21 +396,14 @@ class Endpoint(Connection):
     def _call(self, ask: Callable[[Any, float], Any], retries: int | None) -> Any:
         """Return the response to a request, with retries."""
         if self.client is None:  # before the time counts, since the first use imports the library
-            self.client = self.protocol.connect(
-                self.address.host_and_port, self.access, self.timeout_s
-            )
+            self.client = self.protocol.connect(self.address.host_and_port, self.access)
         tries = Tries(self.timeout_s, retries)
         while True:
             remaining_s = tries.remaining_s
             try:
-                with self.protocol.limit(remaining_s):
-                    return ask(self.client, remaining_s)
+                return ask(self.client, remaining_s)
             except Exception as error:
-                try:
-                    wait_s = self._wait_after(error, tries)
-                except DeadlineError:
-                    self.close()  # a late response would be taken for the next request's
-                    raise
+                wait_s = self._wait_after(error, tries)
             time.sleep(wait_s)
 
 

@@ -14,8 +14,9 @@ import time
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
+from http.client import HTTPException
 from typing import Any, ClassVar
 
 from bertender.core.errors import (
@@ -25,6 +26,7 @@ from bertender.core.errors import (
     UnreachableError,
 )
 from serve.client.access import Access
+from serve.client.http import HttpClient
 from serve.probe import NO_ROOM
 from serve.wire import TRUNCATE
 
@@ -174,7 +176,7 @@ class Protocol(ABC):
         """Return an input tensor."""
 
     @abstractmethod
-    def connect(self, address: str, access: Access, timeout_s: float) -> Any:
+    def connect(self, address: str, access: Access) -> Any:
         """Return a client of host:port."""
 
     @abstractmethod
@@ -183,7 +185,7 @@ class Protocol(ABC):
 
     def model_config(self, client: Any, model: str, timeout_s: float, headers: Headers) -> Any:
         """Request the configuration of a model, with a client of either kind."""
-        return client.get_model_config(model, headers=dict(headers))
+        return client.get_model_config(model, headers=dict(headers), **_limit(client, timeout_s))
 
     def config_of(self, response: Any) -> dict[str, Any]:
         """Return the configuration in the response of `model_config`."""
@@ -193,14 +195,11 @@ class Protocol(ABC):
         self, client: Any, model: str, inputs: Sequence[Any], timeout_s: float, headers: Headers
     ) -> Any:
         """Request predictions for input tensors, with a client of either kind."""
-        return client.infer(model, inputs, parameters=TRUNCATING, headers=dict(headers))
-
-    def limit(self, timeout_s: float) -> AbstractContextManager[Any]:
-        """Return a context that limits the time of a block, if the client itself does not."""
-        return nullcontext()
+        more = {"parameters": TRUNCATING, **_limit(client, timeout_s)}
+        return client.infer(model, inputs, headers=dict(headers), **more)
 
     def limit_async(self, timeout_s: float) -> AbstractAsyncContextManager[Any]:
-        """Like `limit`, for asyncio."""
+        """Return a context that limits the time of a block, if the client of asyncio does not."""
         return nullcontext()
 
     @property
@@ -225,8 +224,13 @@ class Protocol(ABC):
         return next((failure for kind, failure in self.kinds if isinstance(error, kind)), None)
 
 
+def _limit(client: Any, timeout_s: float) -> dict[str, float]:
+    """Return the arguments of a limit; `limit_async` has that of asyncio's client."""
+    return {"timeout_s": timeout_s} if isinstance(client, HttpClient) else {}
+
+
 class Http(Protocol):
-    """HTTP: tritonclient with geventhttpclient, and with aiohttp."""
+    """HTTP: `HttpClient`, and tritonclient with aiohttp."""
 
     name = "http"
     statuses: ClassVar[Mapping[str, Failure]] = {
@@ -245,20 +249,10 @@ class Http(Protocol):
 
         return tritonclient.http.InferInput(name, shape, datatype)
 
-    def connect(self, address: str, access: Access, timeout_s: float) -> Any:
-        import tritonclient.http
+    def connect(self, address: str, access: Access) -> Any:
+        import tritonclient.http  # noqa: F401 - loaded before the time of a request counts
 
-        # geventhttpclient makes its own TLS context for its sockets
-        files = {"ca_certs": access.trusted_file}
-        if own := access.certificate_files:
-            files |= dict(zip(("certfile", "keyfile"), own, strict=True))
-        return tritonclient.http.InferenceServerClient(
-            address,
-            connection_timeout=timeout_s,
-            network_timeout=timeout_s,
-            ssl=access.context is not None,
-            ssl_options={name: str(file) for name, file in files.items() if file},
-        )
+        return HttpClient(address, access)
 
     def connect_async(self, address: str, access: Access) -> Any:
         import tritonclient.http.aio
@@ -271,23 +265,12 @@ class Http(Protocol):
             ssl_context=access.context,
         )
 
-    def limit(self, timeout_s: float) -> AbstractContextManager[Any]:
-        """Limit the whole block, since the connection's own limit is per read."""
-        import gevent
-
-        limit: AbstractContextManager[Any] = gevent.Timeout(
-            timeout_s, TimeoutError(f"no response within {timeout_s:.3g} s")
-        )
-        return limit
-
     def limit_async(self, timeout_s: float) -> AbstractAsyncContextManager[Any]:
         return asyncio.timeout(timeout_s)
 
     @functools.cached_property
     def kinds(self) -> Kinds:
         import aiohttp
-        from geventhttpclient import HTTPParseError
-        from geventhttpclient.response import HTTPConnectionClosed
 
         return (
             (TimeoutError, LATE),
@@ -295,8 +278,8 @@ class Http(Protocol):
             ((ssl.SSLError, aiohttp.ClientSSLError), UNTRUSTED),
             ((ConnectionRefusedError, aiohttp.ClientConnectorError), ABSENT),
             ((ConnectionResetError, BrokenPipeError, aiohttp.ClientOSError), CLOSED),
-            ((HTTPConnectionClosed, aiohttp.ServerDisconnectedError), CLOSED),
-            ((OSError, RuntimeError, ValueError, HTTPParseError, aiohttp.ClientError), BROKEN),
+            (aiohttp.ServerDisconnectedError, CLOSED),
+            ((OSError, RuntimeError, ValueError, HTTPException, aiohttp.ClientError), BROKEN),
         )
 
     def failure(self, error: Exception) -> Failure | None:
@@ -369,7 +352,7 @@ class Grpc(Protocol):
             certificate_chain=own and own[0].read_bytes(),
         )
 
-    def connect(self, address: str, access: Access, timeout_s: float) -> Any:
+    def connect(self, address: str, access: Access) -> Any:
         import tritonclient.grpc
 
         return tritonclient.grpc.InferenceServerClient(

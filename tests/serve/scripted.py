@@ -9,12 +9,12 @@ import struct
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from threading import Thread
-from typing import Any
+from typing import Any, BinaryIO
 
 import grpc
 import numpy as np
@@ -89,12 +89,20 @@ def encrypt(server: HTTPServer, tls: tuple[Path, Path] | None) -> None:
     )
 
 
+def drip(file: BinaryIO, content: bytes) -> None:
+    with suppress(ConnectionError):
+        for byte in content:
+            file.write(bytes([byte]))
+            time.sleep(0.05)
+
+
 @contextmanager
 def http_server(
     script: Script, port: int = 0, tls: tuple[Path, Path] | None = None
 ) -> Iterator[str]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
+        disable_nagle_algorithm = True
 
         def do_GET(self) -> None:
             script.connections.add(self.client_address)
@@ -112,19 +120,20 @@ def http_server(
                 self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
             if step in ("close", "reset"):
                 self.close_connection = True
-            elif step == "ok":
-                self.send(200, *response(texts_of(body, self.headers)))
+            elif step in ("ok", "last", "drip"):
+                self.send(200, *response(texts_of(body, self.headers)), drips=step == "drip")
+                self.close_connection = step == "last"
             else:
                 refused = 400, json.dumps({"error": refusal(step)}).encode()
                 self.send(*FAILURES.get(step, refused))
 
-        def send(self, code: int, head: bytes, rest: bytes = b"") -> None:
+        def send(self, code: int, head: bytes, rest: bytes = b"", drips: bool = False) -> None:
             self.send_response(code)
             self.send_header("Content-Length", str(len(head + rest)))
             if rest:
                 self.send_header("Inference-Header-Content-Length", str(len(head)))
             self.end_headers()
-            self.wfile.write(head + rest)
+            drip(self.wfile, head + rest) if drips else self.wfile.write(head + rest)
 
         def log_message(self, *arguments: object) -> None: ...
 

@@ -140,7 +140,7 @@ def test_the_server_names_what_is_wrong_and_goes_on(
         tensor = endpoint.protocol.tensor("TEXT", [2, 1], "BYTES")
         tensor.set_data_from_numpy(np.array([[b"fine"], [value]], np.object_))
         with pytest.raises(InferenceServerException, match=f"TEXT row 1 .*{said}"):
-            endpoint.client.infer(MODEL_NAME, [tensor])
+            endpoint.protocol.infer(endpoint.client, MODEL_NAME, [tensor], 20, {})
         assert len(endpoint.classify([("apple",)])) == 1
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -11,6 +13,7 @@ from contextlib import contextmanager
 from threading import Event
 from typing import Any
 
+import psutil
 import pytest
 
 from bertender.core.errors import (
@@ -189,6 +192,63 @@ def test_an_endpoint_goes_on_after_a_deadline(protocol: str) -> None:
         with pytest.raises(DeadlineError):
             endpoint.classify([("pear",)])
         assert labels(endpoint.classify([("saw",)])) == ["saw"]
+
+
+@BOTH
+def test_a_response_that_drips_is_late(classify: Classify) -> None:
+    began = time.monotonic()
+    with SERVERS["http"](Script(["drip"])) as url, pytest.raises(DeadlineError):
+        classify(url, [("pear",)], timeout_s=0.3)
+    assert time.monotonic() - began < 5
+
+
+@EVERY
+def test_threads_share_an_endpoint_and_leave_nothing_behind(protocol: str) -> None:
+    def ask(number: int) -> list[Any]:
+        return [labels(endpoint.classify([(f"w{number}.{turn}",)])) for turn in range(20)]
+
+    process = psutil.Process()
+    with SERVERS[protocol](Script()) as url, Endpoint(url) as endpoint:
+        with ThreadPoolExecutor(8) as pool:
+            found = [*pool.map(ask, range(8))]
+        before = process.num_fds()
+        for _ in range(20):
+            with ThreadPoolExecutor(1) as pool:
+                pool.submit(ask, 0).result()
+        grown = process.num_fds() - before
+    assert found == [[[f"w{number}.{turn}"] for turn in range(20)] for number in range(8)]
+    assert grown < 10
+
+
+FORKED = """
+import os, sys
+from serve.client import Endpoint
+with Endpoint(sys.argv[1], timeout_s=10) as endpoint:
+    endpoint.classify([("before",)])
+    child = os.fork()
+    name = "parent" if child else "child"
+    for turn in range(50):
+        (found,) = endpoint.classify([(f"{name}{turn}",)])
+        assert found.label == f"{name}{turn}", found
+    if child:
+        _, status = os.waitpid(child, 0)
+        sys.exit(status)
+"""
+
+
+@EVERY
+def test_a_forked_process_has_its_own_connection(protocol: str) -> None:
+    with SERVERS[protocol](Script()) as url:
+        code = [sys.executable, "-c", FORKED, url]
+        done = subprocess.run(code, timeout=60, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_connection_that_the_server_has_closed_meanwhile_takes_no_retry() -> None:
+    with SERVERS["http"](Script(["last"])) as url, Endpoint(url, retries=0) as endpoint:
+        for text in ("pear", "plum"):
+            assert labels(endpoint.classify([(text,)])) == [text]
+            time.sleep(0.1)
 
 
 @BOTH
