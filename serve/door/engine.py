@@ -104,6 +104,8 @@ class Model:
     """Most tokens of an example, if its configuration has a limit."""
     config: Mapping[str, object]
     """Its Triton configuration, as clients see it."""
+    longest_wait_s: float = 0.0
+    """Longest time in its queue; 0 for no limit."""
 
 
 @dataclass(frozen=True)
@@ -208,6 +210,7 @@ def model_of(config: Any, version: str) -> Model:
         max_text_bytes=limits.max_text_bytes,
         longest_input=limits.most_tokens,
         config=values,
+        longest_wait_s=limits.queue_timeout_ms / 1000,
     )
 
 

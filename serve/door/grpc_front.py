@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
+import math
 from collections.abc import (
     AsyncIterator,
     Awaitable,
@@ -76,10 +77,11 @@ FEWEST_PING_MS = 10_000
 MOST_CALLS = 100
 """Most calls of a connection at a time: one that reads no response must not take the calls of all
 others. Clients let more calls wait."""
-OLDEST_S, GRACE_S = 300.0, 180.0
-"""Longest time of a connection, and more for its calls, so that responses end which nobody reads. A
-sound call takes less, but where the queue lets it wait for minutes: a minute for its message, its
-wait, and a run. Clients open another connection without losing a call."""
+OLDEST_S, GRACE_S = 300.0, 170.0
+"""Longest time of a connection, and more for its calls besides their wait in the queue: for a
+message and a run. So responses end which nobody reads. Clients open another connection without
+losing a call."""
+NO_LIMIT_MS = 2**31 - 1
 MOST_PENDING = 10_000
 """Calls, most of them cancelled, that grpc keeps for the event loop before it drops some."""
 PATIENCE_S = 1.0
@@ -95,10 +97,13 @@ def grpc_server(door: Door, models: Iterable[Model]) -> grpc.aio.Server:
 
     Args:
         door: part shared by both protocols.
-        models: models that bound the size of a message.
+        models: models that bound the size of a message, and the time of a call.
     """
     settings = door.settings
+    models = [*models]
     largest = max(map(most_body_bytes, models), default=1)
+    waits_s = [each.longest_wait_s or math.inf for each in models]
+    grace_ms = min(1000 * (GRACE_S + max(waits_s, default=0.0)), NO_LIMIT_MS)
     server = grpc.aio.server(
         options=(
             ("grpc.max_receive_message_length", largest),
@@ -112,7 +117,7 @@ def grpc_server(door: Door, models: Iterable[Model]) -> grpc.aio.Server:
             ("grpc.max_metadata_size", settings.most_head_bytes),
             ("grpc.max_connection_idle_ms", int(1000 * settings.idle_s)),
             ("grpc.max_connection_age_ms", int(1000 * OLDEST_S)),
-            ("grpc.max_connection_age_grace_ms", int(1000 * GRACE_S)),
+            ("grpc.max_connection_age_grace_ms", int(grace_ms)),
             ("grpc.server_handshake_timeout_ms", int(1000 * settings.head_s)),
             ("grpc.keepalive_time_ms", PING_MS),
             ("grpc.keepalive_permit_without_calls", 1),

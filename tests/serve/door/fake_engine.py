@@ -47,6 +47,7 @@ def model_of(name: str = "classifier", **changes: Any) -> Model:
                 "digest": {"string_value": "toy"},
             },
         },
+        "longest_wait_s": 0.1,
     }
     return Model(**{**fields, **changes})
 

@@ -26,8 +26,17 @@ from serve.client.endpoint import Endpoint
 from serve.door import grpc_front
 from serve.door.engine import InferRequest
 from serve.door.service import Door, DoorSettings
-from serve.wire import Tensor
-from tests.serve.door.fake_engine import BREAK, BUSY, HOLD, FakeEngine, RunningDoor, running_door
+from serve.wire import Tensor, joined
+from tests.serve.door.fake_engine import (
+    BREAK,
+    BUSY,
+    HOLD,
+    FakeEngine,
+    RunningDoor,
+    model_of,
+    running_door,
+)
+from tests.serve.door.test_attacks import with_data
 from tests.served import until
 
 TEXTS = ["good pear", "bad pear", "plum"]
@@ -367,6 +376,22 @@ def test_calls_that_nobody_reads_end_with_their_connection(monkeypatch: pytest.M
     ):
         assert not is_live(polite)
         until(lambda: is_live(polite))
+
+
+@pytest.mark.parametrize("longest_wait_s", [0.0, 60.0], ids=["any time", "a minute"])
+def test_a_call_ends_with_its_connection_after_its_longest_wait(
+    longest_wait_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(grpc_front, "OLDEST_S", 0.1)
+    monkeypatch.setattr(grpc_front, "GRACE_S", 0.1)
+    engine = FakeEngine({"classifier": model_of(longest_wait_s=longest_wait_s)})
+    with running_door(engine) as door, other_channel(door) as channel:
+        stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+        waiting = stub.ModelInfer.future(with_data(joined([HOLD.encode()])), timeout=20)
+        time.sleep(1.5)
+        assert not waiting.done()
+        door.call(engine.let_go.set)
+        assert waiting.result().model_name == "classifier"
 
 
 @pytest.fixture
