@@ -89,6 +89,8 @@ class Callers:
         self.keys: dict[str, Key] = {}
         self.stamp: tuple[int, ...] = ()
         self.looked_at = clock()
+        self.fault = ""
+        """The last error of reading the file, which is logged once."""
         if file is not None:
             self.stamp = _stamp(file)
             self.keys = read_keys(file)
@@ -131,12 +133,15 @@ class Callers:
         try:
             if (stamp := _stamp(file)) == self.stamp:
                 return
-            self.stamp = stamp  # logs each error once
+            self.stamp = stamp
             faults: list[str] = []
             fresh = read_keys(file, faults)
         except ConfigError as error:
-            logger.error("%s The keys stay as they were.", error)
+            if self.fault != str(error):
+                logger.error("%s The keys stay as they were.", error)
+            self.fault = str(error)
             return
+        self.fault = ""
         for fault in faults:
             logger.error("%s", fault)
         for code, key in fresh.items():

@@ -311,11 +311,13 @@ class Infer:
         caller = door.callers.caller(headers.get("authorization"), visit.connection)
         visit.key = caller.key.name if caller.key else None
         path = scope["path_params"]
-        model = await door.model(path["model"], path.get("version", ""))
+        asked_for = path["model"], path.get("version", "")
+        model = await door.model(*asked_for)
         visit.model = model.name
         header_length = headers.get(HEADER_LENGTH)
         most = most_body_bytes(model, is_json=header_length is None)
         async with body_of(headers, receive, most, door.hold) as body:
+            model = await door.model(*asked_for)  # a deployment may have replaced it meanwhile
             visit.number = number = door.number()
             draft = read_request(body, header_length)
             asked = checked(draft, model, number, caller.name, is_http=True)

@@ -10,6 +10,7 @@ import asyncio
 import errno
 import logging
 import resource
+import signal
 import socket
 import ssl
 import sys
@@ -152,7 +153,8 @@ class Process:
     def leave_at_signals(self) -> None:
         """Handle the signals to stop: the first one leaves, further ones hurry."""
         loop = asyncio.get_running_loop()
-        for number in STOPPING:
+        # nohup ignores one
+        for number in {each for each in STOPPING if signal.getsignal(each) is not signal.SIG_IGN}:
             loop.add_signal_handler(number, self.leave)
         loop.add_signal_handler(HURRYING, self.hurry)
 

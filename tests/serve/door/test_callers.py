@@ -104,6 +104,23 @@ def test_a_file_that_was_read_while_it_was_written_is_read_again(tmp_path: Path)
     assert found.caller(f"Bearer {key}", "a").name == "reader"
 
 
+def test_a_file_that_is_away_is_reported_once(
+    keys: tuple[Path, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    now, (file, key) = [100.0], keys
+    found = Callers(file, lambda: now[0])
+    for times in (1, 2):
+        content = file.read_text()
+        file.unlink()
+        for _ in range(3):
+            now[0] += 2
+            assert found.caller(f"Bearer {key}", "a").name == "reader"
+        assert len(caplog.records) == times
+        file.write_text(f"{content}# again\n")
+        now[0] += 2
+        assert found.caller(f"Bearer {key}", "a").name == "reader"
+
+
 def test_a_limit_in_tokens_a_second() -> None:
     now = [100.0]
     key, row = new_key("reader", 50)

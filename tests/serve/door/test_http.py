@@ -22,9 +22,10 @@ from bertender.core.errors import DataError, ServingError
 from serve.client.access import AccessConfig
 from serve.client.endpoint import Endpoint
 from tests.serve.certificates import make_certificate
-from tests.serve.door.fake_engine import BREAK, BUSY, RunningDoor, running_door
-from tests.serve.door.raw_http import body, exchange, get, post
+from tests.serve.door.fake_engine import BREAK, BUSY, RunningDoor, model_of, running_door
+from tests.serve.door.raw_http import body, exchange, get, post, read_answer
 from tests.serve.routes import HTTP_ROUTES
+from tests.served import until
 
 TEXTS = ["good pear", "bad pear", "plum"]
 TOKEN = "the token of the administrator"
@@ -72,6 +73,18 @@ def test_tritonclient_over_http(
     response = result.get_response()
     assert response["id"] == "an id" and response["model_name"] == "classifier"
     client.close()
+
+
+def test_a_response_names_the_version_that_answered() -> None:
+    """Also where the body came slowly, and a deployment has replaced the model meanwhile."""
+    content = post(body())
+    with running_door() as door, socket.create_connection(("127.0.0.1", door.http_port)) as slow:
+        slow.sendall(content[:-5])
+        until(lambda: door.door.held_bytes > 0)
+        door.engine.served = {"classifier": model_of(version="2")}
+        slow.sendall(content[-5:])
+        answer = read_answer(slow)
+    assert answer is not None and json.loads(answer.body)["model_version"] == "2"
 
 
 def test_tritonclient_over_asyncio(door: RunningDoor) -> None:

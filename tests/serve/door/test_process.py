@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
 import resource
+import signal
 import socket
 import time
 from collections.abc import Iterator
@@ -119,6 +121,32 @@ def test_a_door_that_stood_still_blames_nobody(running: Server) -> None:
     time.sleep(5)
     assert family_of(running) == before
     assert ask_http(running.config.http_port, "POST", INFER, BODY)[0] == 200
+
+
+@pytest.mark.parametrize("is_ignored", [True, False], ids=["nohup", "a terminal"])
+def test_the_end_of_a_terminal_ends_what_was_not_started_by_nohup(
+    is_ignored: bool, tmp_path: Path
+) -> None:
+    left = []
+
+    async def run() -> None:
+        process = Process(FakeEngine(), ServeConfig(http_port=0, metrics_port=0), tmp_path)
+        process.leave_at_signals()
+
+        def ready(config: ServeConfig) -> None:
+            os.kill(os.getpid(), signal.SIGHUP)
+            time.sleep(0.3)
+            left.append(process.door.leaving)
+            process.leave()
+
+        await process.run(ready)
+
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN if is_ignored else signal.SIG_DFL)
+    try:
+        uvloop.run(run())
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert left == [not is_ignored]
 
 
 @pytest.mark.fault("another server takes the port at the start", "the later one names it and ends")
