@@ -123,6 +123,10 @@ def test_a_door_that_stood_still_blames_nobody(running: Server) -> None:
     assert ask_http(running.config.http_port, "POST", INFER, BODY)[0] == 200
 
 
+@pytest.mark.fault(
+    "the door is told to leave (SIGTERM)",
+    "readiness is 503 at once; what callers have sent is answered",
+)
 @pytest.mark.parametrize("is_ignored", [True, False], ids=["nohup", "a terminal"])
 def test_the_end_of_a_terminal_ends_what_was_not_started_by_nohup(
     is_ignored: bool, tmp_path: Path
