@@ -29,7 +29,7 @@ import typer
 
 from bertender.cli.main import COMMANDS, build_app, main
 from bertender.core.artifact import Artifact
-from bertender.metrics.targets import NO_LABEL
+from bertender.metrics.metric import NO_LABEL
 from bertender.tasks.loading import load_task
 from bertender.tasks.task import Task, TaskConfig
 from bertender.tasks.teacher_files import TeacherColumns, read_teacher_file

@@ -3,7 +3,7 @@ text."""
 
 from __future__ import annotations
 
-from bertender.metrics.targets import NO_LABEL, HeadTargets
+from bertender.metrics.metric import NO_LABEL, HeadTargets
 from bertender.tasks.task import Split, Task
 from tests.toy_tagging import TASK as TAGGING
 from tests.toys import number_task, set_task

@@ -25,7 +25,7 @@ from bertender.core.config import Config, Record
 from bertender.core.errors import ConfigError, ModelError
 from bertender.core.files import replacing
 from bertender.core.progress import visible
-from bertender.metrics.targets import is_labelled
+from bertender.metrics.metric import is_labelled
 from bertender.models.classifier import Classifier, open_classifier, problem_of
 from bertender.problems.multi_label_classification import MULTI_LABEL
 from bertender.problems.problem import Outputs, Problem

@@ -32,7 +32,7 @@ from bertender.core.artifact import Artifact
 from bertender.core.card import LeftOutRows
 from bertender.core.config import Config, Record
 from bertender.core.errors import DataError, DriftError
-from bertender.metrics.tag_schemes import OUTSIDE
+from bertender.metrics.tags import OUTSIDE
 from bertender.models.classifier import Classifier, open_classifier
 from bertender.problems.problem import Outputs, Problem
 from bertender.problems.regression import LEAST_SCALE

@@ -23,8 +23,7 @@ from bertender.comparison.accuracy import (
 )
 from bertender.core.findings import ScoreFindings
 from bertender.metrics import score
-from bertender.metrics.metric import OF_HEAD, Score
-from bertender.metrics.targets import is_labelled
+from bertender.metrics.metric import OF_HEAD, Score, is_labelled
 from bertender.models.classifier import Classifier, TorchPredictor
 from bertender.problems.problem import Outputs
 from bertender.problems.several_heads import SeveralHeads

@@ -10,7 +10,7 @@ import numpy as np
 
 from bertender.comparison.accuracy import Answers
 from bertender.comparison.records import Confused, Disagreement
-from bertender.metrics.targets import is_labelled
+from bertender.metrics.metric import is_labelled
 from bertender.problems.single_label_classification import SINGLE_LABEL
 from bertender.tasks.task import Task
 

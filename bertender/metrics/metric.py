@@ -21,7 +21,29 @@ from pydantic import Field
 
 from bertender.core.config import Record
 from bertender.core.errors import DataError
-from bertender.metrics.targets import is_labelled
+
+NO_LABEL = -100
+"""Target of an example or token without a label."""
+
+
+class HeadTargets(tuple[Any, ...]):
+    """A target for each head of a model with several; or their labels, as in a file."""
+
+
+def is_labelled(labels: Any) -> bool:
+    """Return whether an example is labelled, given its target or its value in the label column.
+
+    An empty set is a label. With several heads, a label for one head is enough.
+    """
+    if isinstance(labels, HeadTargets):
+        return any(map(is_labelled, labels))
+    values = np.asarray(labels)
+    if values.dtype.kind == "U":
+        return True
+    if values.dtype.kind == "f":
+        return not np.isnan(values).any()
+    return not values.size or bool((values != NO_LABEL).any())
+
 
 IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float64]

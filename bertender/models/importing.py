@@ -45,7 +45,7 @@ from bertender.core.errors import (
 )
 from bertender.core.files import CACHE_VARIABLE, cache_directory
 from bertender.core.findings import Findings
-from bertender.metrics.tag_schemes import OUTSIDE
+from bertender.metrics.tags import OUTSIDE
 from bertender.models.onnx_session import MOST_MB, ONNX_NAME
 from bertender.models.sentence_files import (
     PoolingName,

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bertender.metrics.calibration import log_sigmoid, on_curve
-from bertender.metrics.targets import NO_LABEL
+from bertender.metrics.metric import NO_LABEL
 from bertender.problems.problem import Constant, IntArray, Outputs, Tensor, Tensors, TextProblem
 from bertender.problems.reading import (
     CellError,

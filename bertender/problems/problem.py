@@ -23,8 +23,7 @@ import numpy.typing as npt
 from bertender.core.card import Calibration
 from bertender.core.errors import ConfigError
 from bertender.metrics.calibration import log_softmax
-from bertender.metrics.metric import Parts
-from bertender.metrics.targets import NO_LABEL, is_labelled
+from bertender.metrics.metric import NO_LABEL, Parts, is_labelled
 from bertender.problems.reading import Columns, Reading, Target
 from bertender.text.batch import Batch, Example, Tokenize, keep_text
 from bertender.text.windows import TokenizeTextWindows, pooled, windows_of

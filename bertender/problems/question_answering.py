@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from bertender.core.errors import DataError
 from bertender.metrics.answers import word_f1
-from bertender.metrics.targets import NO_LABEL
+from bertender.metrics.metric import NO_LABEL
 from bertender.problems.problem import (
     SPAN_OUTPUTS,
     Constant,

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from bertender.core.errors import ConfigError, DataError
-from bertender.metrics.targets import NO_LABEL
+from bertender.metrics.metric import NO_LABEL
 from bertender.text.batch import Example, is_blank, to_examples
 
 FILL_IN = "Fill it in, or leave the row out"

@@ -20,8 +20,7 @@ import numpy.typing as npt
 
 from bertender.core.errors import ConfigError
 from bertender.metrics import METRICS
-from bertender.metrics.metric import AND, OF_HEAD, Parts, labels_of_head
-from bertender.metrics.targets import HeadTargets, is_labelled
+from bertender.metrics.metric import AND, OF_HEAD, HeadTargets, Parts, is_labelled, labels_of_head
 from bertender.problems.problem import (
     Constant,
     FloatArray,

@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from bertender.core.errors import DataError
-from bertender.metrics.metric import Parts
-from bertender.metrics.tag_schemes import (
+from bertender.metrics.metric import NO_LABEL, Parts
+from bertender.metrics.tags import (
     BEGIN,
     INSIDE,
     OUTSIDE,
@@ -24,10 +24,9 @@ from bertender.metrics.tag_schemes import (
     are_bio,
     are_entity_tags,
     continued,
+    entities,
     entities_of,
 )
-from bertender.metrics.tags import entities
-from bertender.metrics.targets import NO_LABEL
 from bertender.problems.problem import (
     SPAN_OUTPUTS,
     SPAN_TENSORS,

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bertender.core.errors import DataError, RowError
-from bertender.metrics.targets import is_labelled
+from bertender.metrics.metric import is_labelled
 from bertender.problems.multi_label_classification import MULTI_LABEL, YES_OR_NO
 from bertender.problems.problem import Problem
 from bertender.problems.reading import CellError, Columns, shown

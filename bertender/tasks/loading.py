@@ -18,8 +18,7 @@ from typing import Any
 import numpy as np
 
 from bertender.core.errors import ConfigError, HubUnreachableError, UnknownNameError
-from bertender.metrics.metric import AND, OF_HEAD
-from bertender.metrics.targets import HeadTargets
+from bertender.metrics.metric import AND, OF_HEAD, HeadTargets
 from bertender.problems import PROBLEMS
 from bertender.problems.problem import Problem
 from bertender.problems.question_answering import QUESTION_ANSWERING

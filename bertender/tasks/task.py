@@ -28,8 +28,7 @@ from bertender.core.config import Config
 from bertender.core.errors import ConfigError, UnknownNameError, nearest_hint
 from bertender.core.findings import ChosenOn
 from bertender.metrics import METRICS
-from bertender.metrics.metric import AND, labels_of_head, of_one_head
-from bertender.metrics.targets import is_labelled
+from bertender.metrics.metric import AND, is_labelled, labels_of_head, of_one_head
 from bertender.problems import PROBLEMS
 from bertender.problems.multi_label_classification import MULTI_LABEL
 from bertender.problems.problem import Problem, are_unnamed

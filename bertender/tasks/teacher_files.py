@@ -27,7 +27,7 @@ import numpy.typing as npt
 from bertender.core.artifact import sha256_of
 from bertender.core.card import CARD_NAME, LeftOutRows
 from bertender.core.errors import ConfigError, DataError
-from bertender.metrics.targets import is_labelled
+from bertender.metrics.metric import is_labelled
 from bertender.problems.multi_label_classification import MULTI_LABEL, SEPARATOR
 from bertender.problems.problem import Problem, TextProblem
 from bertender.problems.reading import CellError, shown, usable_cell

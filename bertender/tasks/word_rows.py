@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bertender.core.errors import DataError, RowError
-from bertender.metrics.tag_schemes import (
+from bertender.metrics.tags import (
     BIO,
     OUTSIDE,
     PLAIN,

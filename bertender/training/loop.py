@@ -29,7 +29,7 @@ from bertender.core.findings import EarlierPhase, TrainingFindings
 from bertender.core.hardware import keep_freed_memory
 from bertender.core.machine import is_main_process
 from bertender.core.progress import Bar, progress_bar
-from bertender.metrics.targets import is_labelled
+from bertender.metrics.metric import is_labelled
 from bertender.models.own_models import not_finite
 from bertender.text.batch import BATCH_ORDERS, BatchPlan, plan_batches
 from bertender.training.checkpoint import (

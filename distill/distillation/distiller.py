@@ -52,8 +52,7 @@ from bertender.core.findings import (
 )
 from bertender.core.machine import is_main_process, wait_for_processes
 from bertender.metrics import METRICS, paired_change, score
-from bertender.metrics.metric import LabelSet
-from bertender.metrics.targets import is_labelled
+from bertender.metrics.metric import LabelSet, is_labelled
 from bertender.models.families import FAMILIES, encoder_layers, family_name
 from bertender.problems.problem import Outputs
 from bertender.tasks.task import Split, Task, with_model_labels

@@ -21,7 +21,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from bertender.core.artifact import Stopwatch
 from bertender.core.errors import ConfigError
-from bertender.metrics.targets import is_labelled
+from bertender.metrics.metric import is_labelled
 from bertender.models.families import most_tokens
 from bertender.problems.problem import Outputs
 from bertender.tasks.loading import SAMPLE_SEED, unlabelled_texts

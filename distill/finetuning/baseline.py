@@ -18,7 +18,7 @@ from bertender.comparison.accuracy import all_scores, check_varied, decoded, sco
 from bertender.core.artifact import Artifact, new_artifact
 from bertender.core.errors import ConfigError, DataError
 from bertender.core.findings import Findings
-from bertender.metrics.targets import is_labelled
+from bertender.metrics.metric import is_labelled
 from bertender.problems.multi_label_classification import MULTI_LABEL
 from bertender.problems.problem import Problem
 from bertender.problems.regression import REGRESSION

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, Literal, TypeAlias
 
 from bertender.core.config import Table
-from bertender.metrics.targets import NO_LABEL
+from bertender.metrics.metric import NO_LABEL
 from bertender.problems.single_label_classification import SINGLE_LABEL
 from bertender.training.heads import HEADS
 from bertender.training.heads.head import (

@@ -19,7 +19,7 @@ from torch.nn import functional
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from bertender.core.errors import ModelError
-from bertender.metrics.targets import NO_LABEL
+from bertender.metrics.metric import NO_LABEL
 from bertender.training.examples import TensorBatch
 from bertender.training.heads.head import PART
 

@@ -20,7 +20,7 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from bertender.metrics.targets import NO_LABEL
+from bertender.metrics.metric import NO_LABEL
 from bertender.models.classifier import model_inputs
 from bertender.text.batch import length_buckets
 from bertender.training.examples import TensorBatch, TokenDataset

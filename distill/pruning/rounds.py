@@ -18,7 +18,7 @@ from bertender.comparison.fitting import epoch_score, validated
 from bertender.core.errors import ModelError
 from bertender.core.findings import PruningRound
 from bertender.core.progress import track
-from bertender.metrics.targets import is_labelled
+from bertender.metrics.metric import is_labelled
 from bertender.models.families import most_tokens
 from bertender.models.importing import open_artifact
 from bertender.models.own_models import heads_of, neurons_of

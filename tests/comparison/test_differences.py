@@ -26,7 +26,7 @@ from bertender.comparison.differences import (
 )
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError, DataError, ModelError
-from bertender.metrics.targets import NO_LABEL, is_labelled
+from bertender.metrics.metric import NO_LABEL, is_labelled
 from bertender.problems import KINDS, PROBLEMS
 from bertender.problems.problem import Outputs
 from bertender.tasks.task import Split, Task

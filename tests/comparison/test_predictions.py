@@ -16,7 +16,7 @@ from bertender.comparison.predictions import (
     shown,
 )
 from bertender.comparison.records import Confused
-from bertender.metrics.targets import NO_LABEL
+from bertender.metrics.metric import NO_LABEL
 from bertender.problems.problem import Outputs
 from bertender.tasks.task import Split, Task
 from tests.toy_kinds import TASKS

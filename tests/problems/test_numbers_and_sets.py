@@ -27,7 +27,7 @@ from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError, DataError
 from bertender.core.findings import ScoreFindings
 from bertender.gate.judge import TOLERANCES, check_parity
-from bertender.metrics.targets import NO_LABEL, is_labelled
+from bertender.metrics.metric import NO_LABEL, is_labelled
 from bertender.models.classifier import Classifier, open_classifier
 from bertender.models.importing import open_artifact
 from bertender.problems.multi_label_classification import MULTI_LABEL

@@ -27,7 +27,7 @@ from bertender.core.errors import ConfigError, ConstantError, DataError, Unknown
 from bertender.core.findings import ScoreFindings
 from bertender.gate.figures import Truth
 from bertender.metrics import score
-from bertender.metrics.targets import NO_LABEL, HeadTargets, is_labelled
+from bertender.metrics.metric import NO_LABEL, HeadTargets, is_labelled
 from bertender.models.classifier import open_classifier
 from bertender.problems import PROBLEMS
 from bertender.problems.problem import Outputs

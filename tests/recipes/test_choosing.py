@@ -15,7 +15,7 @@ from bertender.comparison.accuracy import evaluate
 from bertender.comparison.compare import compare
 from bertender.comparison.records import CompareConfig
 from bertender.core.artifact import Artifact
-from bertender.metrics.targets import NO_LABEL
+from bertender.metrics.metric import NO_LABEL
 from bertender.models.classifier import open_classifier
 from bertender.recipes.recorded_task import recorded_task
 from bertender.recipes.stages import STAGES

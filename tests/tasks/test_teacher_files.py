@@ -15,7 +15,7 @@ import pyarrow.parquet
 import pytest
 
 from bertender.core.errors import BertenderError, ConfigError, DataError
-from bertender.metrics.targets import NO_LABEL
+from bertender.metrics.metric import NO_LABEL
 from bertender.problems import PROBLEMS
 from bertender.tasks.task import Split, Task
 from bertender.tasks.teacher_files import (

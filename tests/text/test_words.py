@@ -12,7 +12,7 @@ from tokenizers import ByteLevelBPETokenizer
 from transformers import PreTrainedTokenizerBase, RobertaTokenizerFast
 
 from bertender.comparison.accuracy import predict_outputs
-from bertender.metrics.targets import NO_LABEL
+from bertender.metrics.metric import NO_LABEL
 from bertender.models.classifier import Classifier
 from bertender.problems.token_classification import TOKEN_CLASSIFICATION
 from bertender.tasks.task import Split

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bertender.core.errors import ConfigError
-from bertender.metrics.targets import NO_LABEL
+from bertender.metrics.metric import NO_LABEL
 from bertender.problems.sentence_embedding import SENTENCE_EMBEDDING
 from bertender.text.tokenizer import Padding
 from bertender.training.config import TrainingConfig

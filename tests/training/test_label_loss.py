@@ -12,7 +12,7 @@ from sklearn.utils.class_weight import compute_class_weight
 from torch.nn import functional
 
 from bertender.core.errors import ConfigError
-from bertender.metrics.targets import NO_LABEL
+from bertender.metrics.metric import NO_LABEL
 from bertender.problems.multi_label_classification import MULTI_LABEL
 from bertender.problems.regression import REGRESSION
 from bertender.problems.single_label_classification import SINGLE_LABEL

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self
 
 from bertender.core.errors import ConfigError
-from bertender.metrics.targets import NO_LABEL, is_labelled
+from bertender.metrics.metric import NO_LABEL, is_labelled
 from bertender.models.classifier import model_inputs
 from bertender.problems import PROBLEMS
 from bertender.tasks.task import Split, Task

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bertender.core.errors import ConfigError
-from bertender.metrics.targets import is_labelled
+from bertender.metrics.metric import is_labelled
 from bertender.problems.regression import REGRESSION
 from bertender.training.heads.head import (
     SPREAD,

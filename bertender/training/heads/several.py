@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 from bertender.core.errors import ConfigError
-from bertender.metrics.targets import NO_LABEL, HeadTargets, is_labelled
+from bertender.metrics.metric import NO_LABEL, HeadTargets, is_labelled
 from bertender.models.classifier import model_inputs
 from bertender.problems.several_heads import SeveralHeads
 from bertender.tasks.task import Split, Task

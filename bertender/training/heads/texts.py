@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from bertender.metrics.targets import NO_LABEL, is_labelled
+from bertender.metrics.metric import NO_LABEL, is_labelled
 from bertender.problems.multi_label_classification import MULTI_LABEL
 from bertender.problems.multiple_choice import MULTIPLE_CHOICE
 from bertender.problems.ranking import RANKING

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from bertender.metrics.targets import NO_LABEL, is_labelled
+from bertender.metrics.metric import NO_LABEL, is_labelled
 from bertender.problems.question_answering import QUESTION_ANSWERING, tokens_of_answer
 from bertender.problems.token_classification import TOKEN_CLASSIFICATION
 from bertender.tasks.task import Split

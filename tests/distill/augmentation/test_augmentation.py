@@ -15,7 +15,7 @@ import torch
 
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError, ModelError, UnknownNameError
-from bertender.metrics.targets import NO_LABEL
+from bertender.metrics.metric import NO_LABEL
 from bertender.models.classifier import load_torch_classifier
 from bertender.tasks.task import Split, Task
 from bertender.text.tokenizer import load_tokenizer

@@ -13,7 +13,7 @@ import pytest
 from bertender.cli.findings import pruning_lines
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError
-from bertender.metrics.targets import NO_LABEL
+from bertender.metrics.metric import NO_LABEL
 from bertender.models.classifier import open_classifier
 from bertender.problems.multi_label_classification import MULTI_LABEL
 from bertender.tasks.task import Split, Task

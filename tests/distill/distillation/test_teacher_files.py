@@ -15,7 +15,7 @@ import torch
 from bertender import api
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError, DataError
-from bertender.metrics.targets import NO_LABEL
+from bertender.metrics.metric import NO_LABEL
 from bertender.models.classifier import load_torch_classifier
 from bertender.recipes.recipe import checked, parse_recipe
 from bertender.recipes.recorded_task import recorded_task

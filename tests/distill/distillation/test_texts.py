@@ -10,7 +10,7 @@ import pytest
 
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError
-from bertender.metrics.targets import NO_LABEL
+from bertender.metrics.metric import NO_LABEL
 from bertender.tasks.loading import load_task
 from bertender.tasks.task import Split, Task, TaskConfig
 from distill.distillation.config import DistillConfig

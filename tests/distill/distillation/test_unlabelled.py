@@ -14,7 +14,7 @@ import torch
 from bertender.cli.output import print_artifact
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError
-from bertender.metrics.targets import NO_LABEL
+from bertender.metrics.metric import NO_LABEL
 from bertender.models.classifier import load_torch_classifier
 from bertender.tasks.loading import load_task
 from bertender.tasks.named import TASKS

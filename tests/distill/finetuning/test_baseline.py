@@ -13,7 +13,7 @@ from sklearn.linear_model import LogisticRegression
 
 from bertender.comparison.accuracy import evaluate
 from bertender.core.errors import DataError, ModelError
-from bertender.metrics.targets import NO_LABEL
+from bertender.metrics.metric import NO_LABEL
 from bertender.models.classifier import open_classifier
 from bertender.tasks.task import Split, Task
 from distill.finetuning.baseline import train_bag_of_words

@@ -10,7 +10,7 @@ from transformers import AutoModelForMaskedLM, PreTrainedModel, PreTrainedTokeni
 
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError, ModelError
-from bertender.metrics.targets import NO_LABEL
+from bertender.metrics.metric import NO_LABEL
 from bertender.models.families import FAMILIES, encoder_layers
 from bertender.tasks.task import Task
 from bertender.text.batch import tokens_of_words

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from bertender.metrics.targets import NO_LABEL
+from bertender.metrics.metric import NO_LABEL
 from distill.pretraining.objectives import MaskedLanguageModel
 from tests.toy_models import VOCABULARY
 from tests.toys import tiny_tokenizer

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from bertender.metrics.targets import NO_LABEL
+from bertender.metrics.metric import NO_LABEL
 from distill.pretraining.masking import WordMarks, WordSpans, run_bounds
 from distill.pretraining.objectives import SPAN_LENGTHS, BoundaryHead
 from tests.distill.pretraining.batches import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from bertender.metrics.targets import NO_LABEL
+from bertender.metrics.metric import NO_LABEL
 from distill.pretraining import objectives as word_order
 from tests.distill.pretraining.batches import batch_of, objective_of
 

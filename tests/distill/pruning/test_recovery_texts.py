@@ -12,7 +12,7 @@ import torch
 
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ArtifactError, ConfigError
-from bertender.metrics.targets import NO_LABEL
+from bertender.metrics.metric import NO_LABEL
 from bertender.models.classifier import load_torch_classifier, open_classifier
 from bertender.recipes.stages import STAGES
 from bertender.tasks.task import Task
