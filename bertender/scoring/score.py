@@ -1,16 +1,25 @@
-"""Scoring: predictions for the texts of a source, by the engine in the settings."""
+"""Scoring: predictions for the texts of a source, by the engine in the settings.
+
+On a ray cluster, a part of the job is a task, computed by a pool of actors with a model each. A
+task returns the record of a part that is already on disk. If a task is lost with its worker, ray
+runs it again, which writes the same part.
+"""
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 from pydantic import Field
 
 from bertender.core.artifact import Artifact
 from bertender.core.card import LeftOutRows
 from bertender.core.config import Record
+from bertender.core.errors import BertenderError, RuntimeMissingError
 from bertender.core.progress import Bar, progress_bar
 from bertender.scoring.config import ScoreConfig
 from bertender.scoring.job import Job, PartRecord
@@ -60,7 +69,8 @@ def score(artifact: Artifact, source: str, out: Path, config: ScoreConfig, force
     rows = sum(job.size_of(number) for number in own)
     with progress_bar(f"score {out.name}", rows, "texts") as bar:
         bar.skip(rows - sum(job.size_of(number) for number in missing))
-        for record in _computed(job, missing, bar):
+        compute = run_on_ray if config.engine == "ray" else Job.compute
+        for record in compute(job, missing, bar) if missing else ():
             done[record.number] = record
             computed += record.texts
     took_s = time.monotonic() - started
@@ -82,12 +92,72 @@ def score(artifact: Artifact, source: str, out: Path, config: ScoreConfig, force
     )
 
 
-def _computed(job: Job, numbers: Sequence[int], bar: Bar) -> Iterator[PartRecord]:
-    """Compute parts; yield the record of each finished part."""
-    if not numbers:
-        return iter(())
-    if job.config.engine == "ray":
-        from bertender.scoring.on_ray import run_on_ray  # imports ray
+ON_GPU = "onnxruntime-cuda"
+"""The row of RUNTIMES that needs a GPU."""
 
-        return run_on_ray(job, numbers, bar)
-    return job.compute(numbers, bar)
+
+class PartScorer:
+    """Computes the parts in a batch; an actor of ray."""
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+
+    def __call__(self, batch: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the records of the parts, or an error message; the batch is not modified, since
+        its arrays are shared memory."""
+        records, errors = [], []
+        for number in batch["part"].tolist():
+            try:
+                (record,) = self.job.compute([number], Bar())
+                records.append(record.model_dump_json())
+                errors.append("")
+            except BertenderError as error:  # ray's error would have a traceback as message
+                records.append("")
+                errors.append(str(error))
+        return {"record": np.array(records), "error": np.array(errors)}
+
+
+def run_on_ray(job: Job, numbers: Sequence[int], bar: Bar) -> Iterator[PartRecord]:
+    """Compute parts on a cluster; yield each finished part's record.
+
+    Raises:
+        RuntimeMissingError: ray is not installed.
+        BertenderError: an error in a worker.
+    """
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # read when ray starts
+    try:
+        import ray
+        import ray.data
+    except ModuleNotFoundError:
+        raise RuntimeMissingError(
+            "--engine ray needs the package 'ray', which is not installed: pip install "
+            "'bertender[ray]'"
+        ) from None
+    began = not ray.is_initialized()
+    if began:
+        ray.init(log_to_driver=False, logging_level="warning", include_dashboard=False)
+    try:
+        cores = job.config.threads or 1
+        most = int(ray.cluster_resources().get("CPU", 1)) // cores
+        workers = min(job.config.workers or max(most, 1), len(numbers))
+        ray.data.DataContext.get_current().enable_progress_bars = False
+        parts = ray.data.from_items(
+            [{"part": number} for number in numbers], override_num_blocks=len(numbers)
+        )
+        records = parts.map_batches(
+            PartScorer,
+            batch_size=1,
+            compute=ray.data.ActorPoolStrategy(size=workers),
+            fn_constructor_kwargs={"job": job},
+            num_cpus=cores,
+            num_gpus=1 if job.config.runtime == ON_GPU else 0,
+        )
+        for row in records.iter_rows():
+            if row["error"]:
+                raise BertenderError(row["error"])
+            record = PartRecord.model_validate_json(row["record"])
+            bar.advance(record.rows)
+            yield record
+    finally:
+        if began:
+            ray.shutdown()

@@ -75,18 +75,18 @@ def test_a_killed_worker_loses_nothing_and_repeats_nothing(
     monkeypatch: pytest.MonkeyPatch,
     suffix: str,
 ) -> None:
-    from bertender.scoring import on_ray
+    from bertender.scoring import score
 
     rows = [{"id": str(row), "text": text} for row, (text,) in enumerate(task.train.examples[:60])]
     source = WRITERS[suffix](tmp_path / f"texts{suffix}", rows)
-    run_on_ray = on_ray.run_on_ray
+    run_on_ray = score.run_on_ray
 
     def with_a_death(job: Job, numbers: list[int], bar: Any) -> Iterator[PartRecord]:
         return run_on_ray(Dies(job, tmp_path), numbers, bar)  # type: ignore[arg-type]
 
     settings = {"texts_per_part": 5, "format": "parquet" if suffix == ".parquet" else "jsonl"}
     monkeypatch.setattr(Dies, "config", property(lambda self: self.job.config), raising=False)
-    monkeypatch.setattr(on_ray, "run_on_ray", with_a_death)
+    monkeypatch.setattr(score, "run_on_ray", with_a_death)
     run = bertender.score(
         exported, source, out=tmp_path / "out", engine="ray", workers=2, **settings
     )
