@@ -18,9 +18,10 @@ from benchmarks.cells import Table, machine, over, points, task_title, times, tw
 from benchmarks.harness import Noisy, OnnxArtifacts, Out, Row, Run, Threads, loaded, save_runs
 from benchmarks.models import comparison_run
 from bertender.comparison.accuracy import text_lengths
-from bertender.comparison.compare import compare, timed_models
+from bertender.comparison.compare import compare
 from bertender.comparison.latency import measure_models
 from bertender.comparison.records import CompareConfig
+from bertender.comparison.rows import timed_models
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError, DataError
 from bertender.models.runtimes import DEFAULT_RUNTIME

@@ -437,7 +437,7 @@ def _show_output(stage: str, output: Path) -> None:
 
 def show_endpoint(output: Path) -> None:
     """Print a saved check of an endpoint."""
-    from bertender.comparison.predictions import shown
+    from bertender.comparison.accuracy import shown
     from serve.check import EndpointCheck
 
     rows = []

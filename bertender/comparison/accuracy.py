@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -481,3 +481,18 @@ def _warn_of_unit(name: str, truth: npt.NDArray[np.float64], numbers: Any) -> No
             *(name, float(numbers.mean()), float(numbers.std()), float(truth.mean())),
             *(float(truth.std()), error),
         )
+
+
+def shown(answer: Any) -> str:
+    """Return an answer as label names for a cell; a dash for None."""
+    if answer is None:
+        return "-"
+    if isinstance(answer, str):
+        return answer
+    if isinstance(answer, float | np.floating):
+        return f"{answer:.4g}"
+    if isinstance(answer, Mapping):
+        return "; ".join(f"{name}: {shown(each)}" for name, each in answer.items())
+    if isinstance(answer, Sequence | np.ndarray):
+        return ", ".join(map(shown, answer)) or "none"
+    return str(answer)

@@ -17,8 +17,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
-from bertender.comparison.accuracy import answers
-from bertender.comparison.predictions import shown
+from bertender.comparison.accuracy import answers, shown
 from bertender.comparison.table import DASH, number
 from bertender.core.artifact import Artifact
 from bertender.core.config import Config, Record

@@ -37,12 +37,7 @@ from bertender.core.artifact import (
 )
 from bertender.core.card import CARD_NAME, TaskRecord, library_versions, read_card
 from bertender.core.config import Config
-from bertender.core.errors import (
-    ConfigError,
-    HubUnreachableError,
-    ModelError,
-    NotAnArtifactError,
-)
+from bertender.core.errors import ConfigError, HubUnreachableError, ModelError, NotAnArtifactError
 from bertender.core.files import CACHE_VARIABLE, cache_directory
 from bertender.core.findings import Findings
 from bertender.metrics.tags import OUTSIDE

@@ -32,12 +32,7 @@ from bertender.core.progress import Bar, progress_bar
 from bertender.metrics.metric import is_labelled
 from bertender.models.own_models import not_finite
 from bertender.text.batch import BATCH_ORDERS, BatchPlan, plan_batches
-from bertender.training.checkpoint import (
-    history_of,
-    last_checkpoint,
-    load_weights,
-    save_weights,
-)
+from bertender.training.checkpoint import history_of, last_checkpoint, load_weights, save_weights
 from bertender.training.config import LAST_EPOCH, Keeping, TrainingConfig, computes_in_bf16
 from bertender.training.examples import TokenDataset
 from bertender.training.heads.head import SPREAD

@@ -43,13 +43,7 @@ from bertender.comparison.fitting import (
 from bertender.core.artifact import Artifact, check_writable, write_timing
 from bertender.core.build_once import work_directory
 from bertender.core.errors import ConfigError
-from bertender.core.findings import (
-    ControlFindings,
-    ControlRun,
-    Findings,
-    Gain,
-    TeacherFileFindings,
-)
+from bertender.core.findings import ControlFindings, ControlRun, Findings, Gain, TeacherFileFindings
 from bertender.core.machine import is_main_process, wait_for_processes
 from bertender.metrics import METRICS, paired_change, score
 from bertender.metrics.metric import LabelSet, is_labelled

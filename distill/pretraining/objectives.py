@@ -13,12 +13,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from transformers import (
-    BertConfig,
-    BertForMaskedLM,
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-)
+from transformers import BertConfig, BertForMaskedLM, PreTrainedModel, PreTrainedTokenizerBase
 
 from bertender.metrics.metric import NO_LABEL
 from bertender.models.classifier import model_inputs

@@ -15,9 +15,10 @@ from safetensors.numpy import save_file
 
 from bertender.comparison.accuracy import constant_row, evaluate
 from bertender.comparison.averages import averages
-from bertender.comparison.compare import compare, row_names, texts_chosen_on
+from bertender.comparison.compare import compare, texts_chosen_on
 from bertender.comparison.latency import TimedModel
 from bertender.comparison.records import CompareConfig, Comparison
+from bertender.comparison.rows import row_names
 from bertender.comparison.table import comparison_lines, markdown_table
 from bertender.core import machine as load
 from bertender.core.artifact import Artifact, new_artifact
@@ -350,8 +351,6 @@ def test_a_busy_machine_is_refused_before_anything_is_scored(
     readings = iter(CpuSeconds(10.0 * n, 9.0 * n, 0.0, 0.0) for n in range(9))
     monkeypatch.setattr(load, "cpu_seconds", lambda: next(readings))
     monkeypatch.setattr(load, "SAMPLE_S", 0.0)
-    monkeypatch.setattr(
-        "bertender.comparison.compare.answers", lambda *given: pytest.fail("scored")
-    )
+    monkeypatch.setattr("bertender.comparison.rows.answers", lambda *given: pytest.fail("scored"))
     with pytest.raises(MachineBusyError, match="--noisy"):
         compare([teacher], task, CONFIG)

@@ -14,7 +14,7 @@ import onnxruntime
 import pytest
 
 import bertender
-from bertender.comparison.compare import timed_models
+from bertender.comparison.rows import timed_models
 from bertender.compression.config import CompressConfig
 from bertender.core import hardware
 from bertender.core.artifact import Artifact

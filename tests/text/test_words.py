@@ -16,14 +16,7 @@ from bertender.metrics.metric import NO_LABEL
 from bertender.models.classifier import Classifier
 from bertender.problems.token_classification import TOKEN_CLASSIFICATION
 from bertender.tasks.task import Split
-from bertender.text.batch import (
-    Batch,
-    Begun,
-    Encode,
-    TokenizeWords,
-    encode_words,
-    keep_words,
-)
+from bertender.text.batch import Batch, Begun, Encode, TokenizeWords, encode_words, keep_words
 from bertender.text.tokenizer import (
     CONTINUED_LABELS,
     continued_labels,

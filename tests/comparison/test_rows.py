@@ -8,14 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bertender.comparison.predictions import (
-    SHOWN_CHARACTERS,
-    Answers,
-    confusion,
-    disagreements,
-    shown,
-)
+from bertender.comparison.accuracy import Answers, shown
 from bertender.comparison.records import Confused
+from bertender.comparison.rows import SHOWN_CHARACTERS, confusion, disagreements
 from bertender.metrics.metric import NO_LABEL
 from bertender.problems.problem import Outputs
 from bertender.tasks.task import Split, Task
