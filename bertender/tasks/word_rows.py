@@ -8,7 +8,7 @@ NAME.seq.in    a sentence a line, and in NAME.seq.out next to it the tags of eac
 JSONL, Parquet a list of words and a list of tags a row
 
 Only tabs and spaces separate words and tags: a no-break space belongs to a word, and so does a
-space in a file with tabs. A file has one scheme of tags, a row of `tag_schemes`.
+space in a file with tabs. A file has one scheme of tags, a `Scheme` of `metrics.tags`.
 """
 
 from __future__ import annotations
