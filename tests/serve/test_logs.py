@@ -17,6 +17,7 @@ from serve.repository import write_repository
 from serve.server.server import Server
 from serve.server.workspace import Workspace
 from tests.packages import ROOT
+from tests.serve.door.raw_http import exchange
 from tests.serve.processes import triton_of
 from tests.serve.secret_texts import SECRET
 from tests.served import ANY_PORTS
@@ -37,6 +38,16 @@ def test_the_log_of_a_crash_is_there_after_it(repository: Path) -> None:
     log = Path(str(crash.value).rpartition(" ")[2].rstrip("."))
     assert "Started GRPCInferenceService" in log.read_text()
     log.unlink()
+
+
+@pytest.mark.fault("strangers scan the server", "they are counted, and fill no disk")
+@pytest.mark.server
+def test_a_failed_handshake_has_no_line(guarded: Server) -> None:
+    before = guarded.log_file.read_text()
+    for port in (guarded.config.http_port, guarded.config.grpc_port):
+        for _ in range(5):
+            exchange(port, b"GET / HTTP/1.1\r\n\r\n")
+    assert guarded.log_file.read_text() == before
 
 
 STARTED = """
