@@ -303,7 +303,8 @@ class Connection:
         failure = self.protocol.failure(error)
         if failure is None:
             raise error
-        return tries.wait_after(failure, failure.explained(self.url, error))
+        reason = str(error) or type(error).__name__
+        return tries.wait_after(failure, failure.explained(self.url, reason))
 
 
 @contextmanager

@@ -18,6 +18,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from logging.handlers import WatchedFileHandler
 from pathlib import Path
 from types import FrameType
 from typing import IO, Any, NoReturn, Self
@@ -389,11 +390,12 @@ def serve_forever(
 
 @contextmanager
 def _logged(file: Path) -> Iterator[None]:
-    """Append the door's log messages of this process to the engine's log file."""
+    """Append the door's log messages of this process to the engine's log file, also where that was
+    moved."""
     if file == STANDARD_OUTPUT:
         yield
         return
-    messages, own = logging.getLogger("serve"), logging.FileHandler(file)
+    messages, own = logging.getLogger("serve"), WatchedFileHandler(file)
     handlers: list[logging.Handler] = [own]
     if logging.lastResort and not messages.hasHandlers():
         handlers.append(logging.lastResort)  # other handlers, such as this file's, replace it

@@ -170,7 +170,7 @@ def test_a_deadline_holds_and_is_not_retried(protocol: str, classify: Classify) 
     script = Script(["hang"])
     began = time.monotonic()
     with SERVERS[protocol](script) as url:
-        with pytest.raises(DeadlineError, match="--timeout-s"):
+        with pytest.raises(DeadlineError, match=r"\(.+\)\. .*--timeout-s"):
             classify(url, [("pear",)], timeout_s=0.2)
         assert time.monotonic() - began < HANG_S and script.asked == 1
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError, ServingError
 from serve.config import ServeConfig
 from serve.repository import write_repository
-from serve.server.server import Server
+from serve.server.server import Server, _logged
 from serve.server.workspace import Workspace
 from tests.packages import ROOT
 from tests.serve.door.raw_http import exchange
@@ -38,6 +39,15 @@ def test_the_log_of_a_crash_is_there_after_it(repository: Path) -> None:
     log = Path(str(crash.value).rpartition(" ")[2].rstrip("."))
     assert "Started GRPCInferenceService" in log.read_text()
     log.unlink()
+
+
+def test_a_log_that_was_moved_is_begun_anew(tmp_path: Path) -> None:
+    file, messages = tmp_path / "server.log", logging.getLogger("serve")
+    with _logged(file):
+        messages.warning("first")
+        file.rename(tmp_path / "server.log.1")
+        messages.warning("second")
+    assert file.read_text() == "second\n"
 
 
 @pytest.mark.fault("strangers scan the server", "they are counted, and fill no disk")
