@@ -120,12 +120,9 @@ def run(
 
 def comparison_run(subject: str, comparison: Any, **about: Any) -> harness.Run:
     """Return the record of a comparison."""
-    content = comparison.model_dump(mode="json")
-    conditions = content["circumstances"]
-    load = comparison.circumstances.load
-    del conditions["environment"], conditions["load"]
-    more = {"constant": content["constant"], "noise_floor": content["noise_floor"]}
-    return harness.recorded(subject, content["rows"], load, **conditions, **more, **about)
+    parts = comparison.model_dump(mode="json", exclude={"circumstances": {"environment", "load"}})
+    more = parts["circumstances"] | {name: parts[name] for name in ("constant", "noise_floor")}
+    return harness.recorded(subject, parts["rows"], comparison.circumstances.load, **more, **about)
 
 
 def served_row(artifact: Artifact, task: Task, untimed: bool) -> harness.Row:

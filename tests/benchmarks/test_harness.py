@@ -11,7 +11,15 @@ import pytest
 from benchmarks import __main__ as command
 from benchmarks import harness
 from benchmarks.cells import Table, mean_over, ratio_over, two
-from benchmarks.harness import Run, names_in, read_runs, recorded, save_runs, used_by
+from benchmarks.harness import (
+    MeasuredCommandError,
+    Run,
+    names_in,
+    read_runs,
+    recorded,
+    save_runs,
+    used_by,
+)
 from benchmarks.making import Probe, amount_for, amount_in
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError, MachineBusyError
@@ -145,6 +153,8 @@ def test_a_command_of_a_large_process_has_its_own_memory() -> None:
     ballast = b"x" * 300_000_000
     assert used_by("schemes").peak_bytes < alone.peak_bytes + 20e6 < len(ballast)
     assert "static" in alone.output and 0 < alone.processor_s < 60
+    with pytest.raises(MeasuredCommandError, match="none-such: exit code 2"):
+        used_by("none-such")
 
 
 def test_a_server_is_measured_until_it_is_ready(exported: Artifact) -> None:

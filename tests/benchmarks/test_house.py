@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from benchmarks import house
-from benchmarks.harness import MeasuredCommandError
 from benchmarks.house import Source
 
 SOURCE = '''"""A module."""
@@ -57,10 +56,3 @@ def test_files_are_executed_by_functions_and_not_by_imports(tmp_path: Path) -> N
     files = house.executed(score_one_text, tmp_path)
     assert "bertender/metrics/labels.py" in files
     assert not {"bertender/__init__.py", "bertender/core/errors.py"} & files
-
-
-def test_a_command_has_a_cost() -> None:
-    cost = house.cost_of("schemes")
-    assert cost.processor_s > 0 and cost.memory_mb > 10
-    with pytest.raises(MeasuredCommandError, match="none-such: exit code 2"):
-        house.cost_of("none-such")
