@@ -47,6 +47,7 @@ from bertender.gate.artifacts import Verification, VerifyConfig, verify
 from bertender.gate.judge import require_parity
 from bertender.report.analyses import (
     ANALYSIS_NAME,
+    AnalyseConfig,
     analysis_lines,
     check_analysable,
     check_folder,
@@ -54,8 +55,7 @@ from bertender.report.analyses import (
     save_analysis,
 )
 from bertender.report.charts import check_charts
-from bertender.report.choice import choice_of
-from bertender.report.config import AnalyseConfig, LimitsConfig
+from bertender.report.choice import LimitsConfig, choice_of
 from bertender.report.page import page
 from bertender.tasks.task import Task, TaskConfig
 

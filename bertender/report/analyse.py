@@ -27,6 +27,7 @@ from bertender.models.classifier import (
 from bertender.models.families import family_of
 from bertender.models.own_models import heads_of
 from bertender.report.analyses import (
+    AnalyseConfig,
     Analysis,
     AttentionOfHead,
     Map,
@@ -42,7 +43,6 @@ from bertender.report.attention import (
     patterns,
     texts_of,
 )
-from bertender.report.config import AnalyseConfig
 from bertender.report.similarity import Similarities
 from bertender.tasks.loading import sample
 from bertender.tasks.task import Split, Task, with_labels_of

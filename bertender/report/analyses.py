@@ -1,20 +1,45 @@
-"""Analyses of a model's layers and heads: the results of `analyse`, and their display in a
-report."""
+"""Analyses of a model's layers and heads: the settings and results of `analyse`, and their display
+in a report."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from bertender.core.artifact import Artifact
-from bertender.core.config import Record, read_record
+from bertender.core.config import Config, Record, parts_of, read_record
 from bertender.core.errors import ConfigError, DataError, ModelError
 from bertender.core.files import save_result, save_text, unusable_parent
 from bertender.report import charts
 from bertender.report.attention import PATTERNS
 from bertender.report.charts import Figure
+
+AnalysisName = Literal["importance", "masking", "attention", "similarity"]
+ANALYSES: tuple[AnalysisName, ...] = ("importance", "masking", "attention", "similarity")
+
+
+class AnalyseConfig(Config):
+    """Settings of `analyse`."""
+
+    panel: ClassVar[str] = "Analysis"
+    main: ClassVar[tuple[str, ...]] = ("only", "texts")
+
+    only: Annotated[tuple[AnalysisName, ...], BeforeValidator(parts_of)] = Field(
+        ANALYSES,
+        min_length=1,
+        description="analyses by commas: importance of heads (gradient), masking (the score "
+        "without each head, and with each head alone in its layer), attention (patterns, and its "
+        "share on special tokens and punctuation), similarity (SelfSim and IntraSim of each layer)",
+    )
+    texts: int = Field(
+        200,
+        ge=1,
+        description="held-out texts to read, at most; masking reads them twice for each head",
+    )
+
 
 ANALYSIS_NAME = "analysis.json"
 PICTURES = (

@@ -3,10 +3,31 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
+
+from pydantic import Field
 
 from bertender.comparison.records import Comparison, ComparisonRow
 from bertender.comparison.table import MEGABYTE, in_one_sentence, is_noisy, two_digits
-from bertender.report.config import LimitsConfig
+from bertender.core.config import Config
+
+
+class LimitsConfig(Config):
+    """Limits of the model to deploy."""
+
+    panel: ClassVar[str] = "Limits"
+    main: ClassVar[tuple[str, ...]] = ("max_ms", "max_mb", "min_score")
+
+    max_ms: float | None = Field(
+        None, gt=0, description="most milliseconds for one text of natural length, the median"
+    )
+    max_mb: float | None = Field(None, gt=0, description="most megabytes on disk")
+    min_score: float | None = Field(None, gt=0, le=1, description="least score")
+
+    def flags(self) -> str:
+        """Return the limits that are set, as command-line flags."""
+        set_ = {name: value for name, value in self if value is not None}
+        return " ".join(f"--{name.replace('_', '-')} {value:g}" for name, value in set_.items())
 
 
 @dataclass(frozen=True)

@@ -42,8 +42,7 @@ from bertender.recipes.stages import STAGES
 from bertender.report import charts
 from bertender.report.analyses import Analysis, figures_of
 from bertender.report.charts import Figure
-from bertender.report.choice import choice_of
-from bertender.report.config import LimitsConfig
+from bertender.report.choice import LimitsConfig, choice_of
 from bertender.tasks.task import TaskConfig
 
 FILES = Path(__file__).parent / "page_files"

@@ -31,7 +31,8 @@ from bertender.core.errors import BertenderError, ConfigError
 from bertender.gate.artifacts import VerifyConfig
 from bertender.publishing.model_card import ModelCardConfig
 from bertender.publishing.push import PushConfig
-from bertender.report.config import AnalyseConfig, LimitsConfig
+from bertender.report.analyses import AnalyseConfig
+from bertender.report.choice import LimitsConfig
 from bertender.scoring.config import ScoreConfig
 from bertender.tasks.task import Task, TaskConfig
 from serve.bulk import ClassifyConfig

@@ -25,6 +25,7 @@ from bertender.report.analyse import (
 )
 from bertender.report.analyses import (
     PICTURES,
+    AnalyseConfig,
     analysis_lines,
     check_folder,
     figures_of,
@@ -32,7 +33,6 @@ from bertender.report.analyses import (
     save_analysis,
 )
 from bertender.report.attention import PATTERNS
-from bertender.report.config import AnalyseConfig
 from bertender.tasks.task import Split, Task
 from tests.toy_models import save_artifact, tiny_classifier
 from tests.toys import number_task, pair_task, set_task, toy_task

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bertender.report.choice import choice_of
-from bertender.report.config import LimitsConfig
+from bertender.report.choice import LimitsConfig, choice_of
 from tests.comparison.rows import STUDENT, compared
 from tests.report.conftest import row, scored
 

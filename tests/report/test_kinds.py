@@ -13,7 +13,7 @@ from bertender.comparison.compare import compare
 from bertender.comparison.records import CompareConfig
 from bertender.core.artifact import Artifact
 from bertender.report.analyse import analyse
-from bertender.report.config import AnalyseConfig
+from bertender.report.analyses import AnalyseConfig
 from bertender.report.page import page
 from bertender.tasks.task import Task
 from tests.quick import quick
