@@ -181,7 +181,12 @@ def check_savable(flag: str, out: Path | None, kind: str) -> None:
             f"{flag} {out} is a device or a pipe, and a file is written there whole or not at all; "
             f"give the name of a {kind} file."
         )
-    if nearest := unusable_parent(out):
+    check_parent(flag, out)
+
+
+def check_parent(flag: str, out: Path, inside: str = "") -> None:
+    """Raise ConfigError if this user cannot write a file, or a folder with a file `inside`."""
+    if nearest := unusable_parent(out / inside):
         raise ConfigError(
             f"{flag} {out} cannot be written: {nearest} is not a folder that this user may write "
             "to. Give another name."

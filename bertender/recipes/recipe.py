@@ -24,7 +24,7 @@ from bertender.core.build_once import build_once, forget_work, was_built
 from bertender.core.card import library_versions
 from bertender.core.config import Config, Record, problems_of
 from bertender.core.errors import BertenderError, ConfigError, UnknownNameError, nearest_hint
-from bertender.core.files import unusable_parent
+from bertender.core.files import check_parent
 from bertender.recipes.stage import Earlier, Product, Source, Stage
 from bertender.recipes.stages import STAGES
 from bertender.tasks.loading import load_task
@@ -285,11 +285,7 @@ def make_plan(recipe: Recipe, out: Path) -> list[PlannedStep]:
     Raises:
         BertenderError: the first problem, after the name of the step.
     """
-    if nearest := unusable_parent(out / recipe.steps[0].name):
-        raise ConfigError(
-            f"--out {out} cannot be written: {nearest} is not a folder that this user may write "
-            "to. Give another one."
-        )
+    check_parent("--out", out, recipe.steps[0].name)
     plan = []
     for step in recipe.steps:
         with naming(step):

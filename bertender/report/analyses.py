@@ -12,7 +12,7 @@ from pydantic import BeforeValidator, Field
 from bertender.core.artifact import Artifact
 from bertender.core.config import Config, Record, parts_of, read_record
 from bertender.core.errors import ConfigError, DataError, ModelError
-from bertender.core.files import save_result, save_text, unusable_parent
+from bertender.core.files import check_parent, save_result, save_text
 from bertender.report import charts
 from bertender.report.attention import PATTERNS
 from bertender.report.charts import Figure
@@ -119,11 +119,7 @@ def check_analysable(artifact: Artifact) -> None:
 def check_folder(out: Path) -> None:
     """Raise ConfigError if `out` cannot be a folder of analyses: it is a file, or a folder with
     other files and without an analysis."""
-    if nearest := unusable_parent(out / ANALYSIS_NAME):
-        raise ConfigError(
-            f"--out {out} cannot be written: {nearest} is not a folder that this user may write "
-            "to. Give another one."
-        )
+    check_parent("--out", out, ANALYSIS_NAME)
     there = [each for each in out.iterdir() if each.name[0] != "."] if out.is_dir() else []
     if there and not (out / ANALYSIS_NAME).is_file():
         raise ConfigError(

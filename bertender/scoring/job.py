@@ -25,7 +25,7 @@ from bertender.core.artifact import Artifact
 from bertender.core.card import LeftOutRows
 from bertender.core.config import Record
 from bertender.core.errors import ConfigError, DataError
-from bertender.core.files import replacing, save_text, unusable_parent
+from bertender.core.files import check_parent, replacing, save_text
 from bertender.core.progress import Bar
 from bertender.models.classifier import problem_of
 from bertender.scoring.config import MACHINE, ScoreConfig
@@ -283,11 +283,7 @@ def _check_folder(out: Path, source: Path) -> None:
     """Raise ConfigError if parts cannot be written."""
     if out.exists() and not out.is_dir():
         raise ConfigError(f"--out {out} is a file; give the name of a folder.")
-    if nearest := unusable_parent(out / MANIFEST):
-        raise ConfigError(
-            f"--out {out} cannot be written: {nearest} is not a folder that this user may write "
-            "to. Give another name."
-        )
+    check_parent("--out", out, MANIFEST)
     inside = source if source.is_dir() else source.parent
     if out.exists() and out.resolve() == inside.resolve():
         raise ConfigError(f"--out {out} is the folder of the texts. Give another one.")
