@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from bertender.core.artifact import Artifact, copy_companions, new_artifact
+from bertender.core.artifact import Artifact, copy_companions
 from bertender.core.errors import ServingError
 from bertender.core.findings import Findings
 from bertender.core.machine import data_directory
@@ -32,7 +32,7 @@ from tests.fake_predictor import FakePredictor
 from tests.quantize.contexts import context_of
 from tests.served import ask_one_by_one, one_by_one, served
 from tests.toy_models import save_artifact, tiny_classifier
-from tests.toys import NoConfig, tiny_bert, toy_task, write_model
+from tests.toys import new_toy, tiny_bert, toy_task, write_model
 
 CLIENTS = 4
 
@@ -74,14 +74,12 @@ def spread_model(task: Task, out: Path) -> Artifact:
 
 def quantized(source: Artifact, out: Path) -> Artifact:
     """The 8-bit form, without the gate: a model that nobody has trained need not pass it."""
-    with new_artifact(
+    with new_toy(
         out,
         kind="onnx",
         family=source.card.family,
         task=source.card.task,
         stage="quantize",
-        config=NoConfig(),
-        seed=0,
         precision="int8",
     ) as draft:
         copy_companions(source, draft.directory)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 import torch
@@ -37,6 +37,10 @@ TOOLS = ("hammer", "saw", "drill", "wrench", "pliers", "chisel")
 
 class NoConfig(Config):
     """The config of an artifact that a test made by hand."""
+
+
+new_toy = partial(new_artifact, config=NoConfig(), seed=0)
+"""`new_artifact` without settings."""
 
 
 def toy_task(train_size: int = 96, dev_size: int = 32) -> Task:
@@ -92,14 +96,8 @@ def write_model(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, task: Task, out: Path
 ) -> Artifact:
     """Write a torch artifact of a model as it is, as if `finetune` had."""
-    with new_artifact(
-        out,
-        kind="torch",
-        family=model.config.model_type,
-        task=task.record(),
-        stage="finetune",
-        config=NoConfig(),
-        seed=0,
+    with new_toy(
+        out, kind="torch", family=model.config.model_type, task=task.record(), stage="finetune"
     ) as draft:
         model.save_pretrained(draft.directory)
         tokenizer.save_pretrained(draft.directory)

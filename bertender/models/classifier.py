@@ -35,7 +35,7 @@ from bertender.text.tokenizer import check_rows, load_tokenizer
 
 if TYPE_CHECKING:
     import torch
-    from transformers import PreTrainedModel
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 FloatArray = npt.NDArray[np.float32]
 SEQUENCE_COLUMNS = ("input_ids", "attention_mask", "token_type_ids")
@@ -247,10 +247,17 @@ def _torch_classifier(artifact: Artifact, max_length: int | None) -> Classifier:
     from bertender.models.families import check_positions
 
     # PyTorch has one thread count for the whole process; measurements set and restore it
-    model, problem = load_torch_classifier(artifact), problem_of(artifact)
+    model = load_torch_classifier(artifact)
     if max_length is not None:
         check_positions(max_length, model.config)
-    tokenizer = load_tokenizer(artifact.path, max_length)
+    return torch_classifier_of(artifact, model, load_tokenizer(artifact.path, max_length))
+
+
+def torch_classifier_of(
+    artifact: Artifact, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase
+) -> Classifier:
+    """Return the classifier of a torch artifact's open model."""
+    problem = problem_of(artifact)
     return Classifier(
         artifact.name,
         artifact.card.task.labels,

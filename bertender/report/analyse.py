@@ -18,12 +18,7 @@ from bertender.core.artifact import Artifact
 from bertender.core.card import library_versions
 from bertender.core.errors import DataError
 from bertender.core.progress import progress_bar
-from bertender.models.classifier import (
-    Classifier,
-    TorchPredictor,
-    load_torch_classifier,
-    problem_of,
-)
+from bertender.models.classifier import Classifier, load_torch_classifier, torch_classifier_of
 from bertender.models.families import family_of
 from bertender.models.own_models import heads_of
 from bertender.report.analyses import (
@@ -105,15 +100,8 @@ def open_model(artifact: Artifact, task: Task, config: AnalyseConfig) -> Opened:
         raise DataError(f"task {task.name!r} has no labelled held-out texts. Give --dev FILE.")
     model = on_device(load_torch_classifier(artifact, attn_implementation="eager")).eval()
     family_of(model)
-    tokenizer, problem = load_tokenizer(artifact.path), problem_of(artifact)
-    classifier = Classifier(
-        artifact.name,
-        artifact.card.task.labels,
-        problem.encoder(tokenizer),
-        TorchPredictor(model),
-        model.num_parameters(),
-        problem.reading(tokenizer),
-    )
+    tokenizer = load_tokenizer(artifact.path)
+    classifier = torch_classifier_of(artifact, model, tokenizer)
     buckets = encoded_buckets(classifier.encode, split.examples, TOKENS_PER_BATCH)
     order = [row for bucket in buckets for row in bucket]
     in_order = Split(

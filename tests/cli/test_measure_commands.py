@@ -15,12 +15,12 @@ from bertender.cli.measuring import print_comparison
 from bertender.comparison.records import Comparison
 from bertender.comparison.table import markdown_table
 from bertender.core import machine as load
-from bertender.core.artifact import Artifact, new_artifact
+from bertender.core.artifact import Artifact
 from bertender.core.machine import CpuSeconds
 from bertender.gate.artifacts import Verification
 from tests.cli.made import FAST, Made
 from tests.front import fail, invoke, last_line, succeed
-from tests.toys import NoConfig
+from tests.toys import new_toy
 
 
 @pytest.fixture(scope="session")
@@ -33,14 +33,12 @@ def turned(made: Made, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def with_rows_turned(source: Artifact, out: Path, *, labels_too: bool) -> Path:
     """Write a model with the rows of its head in the opposite order."""
     labels = source.card.task.labels[:: -1 if labels_too else 1]
-    with new_artifact(
+    with new_toy(
         out,
         kind="torch",
         family=source.card.family,
         task=source.card.task.model_copy(update={"labels": labels}),
         stage="distill",
-        config=NoConfig(),
-        seed=0,
     ) as draft:
         for name in source.card.files:
             shutil.copyfile(source.path / name, draft.directory / name)

@@ -34,7 +34,7 @@ from bertender.tasks.task import Split, Task, TaskConfig
 from tests.toy_heads import JOINT
 from tests.toy_kinds import TASKS as TASKS_OF_KINDS
 from tests.toy_models import save_artifact, tiny_classifier, with_turned_labels
-from tests.toys import FRUIT, TOOLS, NoConfig, ToyNamedTask
+from tests.toys import FRUIT, TOOLS, NoConfig, ToyNamedTask, new_toy
 
 CONFIG = CompareConfig(
     single_texts=3, batch_size=4, processes=1, rounds=2, warmup_rounds=0, warmup_texts=0, threads=1
@@ -68,14 +68,8 @@ def bag_of_words(tmp_path_factory: pytest.TempPathFactory, task: Task) -> Artifa
     words = [*FRUIT, *TOOLS]
     weights = np.array([[1.0] * len(FRUIT) + [-1.0] * len(TOOLS)])
     out = tmp_path_factory.mktemp("artifacts") / "bag"
-    with new_artifact(
-        out,
-        kind="bag-of-words",
-        family="tfidf",
-        task=task.record(),
-        stage="baseline",
-        config=NoConfig(),
-        seed=0,
+    with new_toy(
+        out, kind="bag-of-words", family="tfidf", task=task.record(), stage="baseline"
     ) as draft:
         vocabulary = {word: index for index, word in enumerate(words)}
         settings = {"vocabulary": vocabulary, "ngram_range": [1, 1], "sublinear_tf": True}

@@ -7,23 +7,17 @@ from pathlib import Path
 import pytest
 
 from bertender.comparison.records import Size, measure_size
-from bertender.core.artifact import Artifact, new_artifact
+from bertender.core.artifact import Artifact
 from bertender.core.card import MODEL_SUFFIXES
 from bertender.tasks.task import Task
 from serve.page import ancestor_of
-from tests.toys import NoConfig
+from tests.toys import new_toy
 
 
 @pytest.mark.parametrize("suffix", MODEL_SUFFIXES)
 def test_model_bytes_are_those_of_weight_files(tmp_path: Path, task: Task, suffix: str) -> None:
-    with new_artifact(
-        tmp_path / "out",
-        kind="onnx",
-        family="bert",
-        task=task.record(),
-        stage="export",
-        config=NoConfig(),
-        seed=0,
+    with new_toy(
+        tmp_path / "out", kind="onnx", family="bert", task=task.record(), stage="export"
     ) as draft:
         (draft.directory / f"model{suffix}").write_bytes(b"x" * 100)
         (draft.directory / "tokenizer.json").write_bytes(b"y" * 30)

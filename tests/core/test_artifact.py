@@ -21,7 +21,7 @@ from bertender.core.files import FILE_MODE
 from bertender.core.findings import Findings, LargestNumber, ScoreFindings
 from bertender.tasks.task import Task
 from tests.toy_models import save_artifact, tiny_classifier
-from tests.toys import NoConfig
+from tests.toys import NoConfig, new_toy
 
 LABELS = ("fruit", "tool")
 FILES = {"model.safetensors": "weights", "vocab/words.txt": "words", "config.json": "{}"}
@@ -106,9 +106,7 @@ def _raise_in_block(out: Path, error: type[BaseException]) -> None:
         text_columns=("text",),
         metric="accuracy",
     )
-    with new_artifact(
-        out, kind="torch", family="bert", task=task, stage="s", config=NoConfig(), seed=0
-    ) as draft:
+    with new_toy(out, kind="torch", family="bert", task=task, stage="s") as draft:
         (draft.directory / "model.safetensors").write_text("half")
         raise error
 

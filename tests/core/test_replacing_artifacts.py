@@ -8,23 +8,17 @@ from pathlib import Path
 import pytest
 
 import bertender
-from bertender.core.artifact import Artifact, check_not_finished, copy_artifact, new_artifact
+from bertender.core.artifact import Artifact, check_not_finished, copy_artifact
 from bertender.core.build_once import work_directory
 from bertender.core.card import TIMING_NAME
 from bertender.core.errors import ArtifactError
 from bertender.tasks.task import Task
-from tests.toys import NoConfig
+from tests.toys import new_toy
 
 
 def write(out: Path, task: Task, text: str = "1") -> Artifact:
-    with new_artifact(
-        out,
-        kind="bag-of-words",
-        family="bag-of-words",
-        task=task.record(),
-        stage="baseline",
-        config=NoConfig(),
-        seed=0,
+    with new_toy(
+        out, kind="bag-of-words", family="bag-of-words", task=task.record(), stage="baseline"
     ) as draft:
         (draft.directory / "weights" / "part").mkdir(parents=True)
         (draft.directory / "weights" / "part" / "one").write_text(text)
@@ -98,14 +92,8 @@ def test_a_file_that_comes_while_it_is_written_stays(task: Task, tmp_path: Path)
     out = write(tmp_path / "out", task).path
     with (
         pytest.raises(ArtifactError, match="late"),
-        new_artifact(
-            out,
-            kind="bag-of-words",
-            family="bag-of-words",
-            task=task.record(),
-            stage="baseline",
-            config=NoConfig(),
-            seed=0,
+        new_toy(
+            out, kind="bag-of-words", family="bag-of-words", task=task.record(), stage="baseline"
         ),
     ):
         (out / "late").touch()

@@ -14,7 +14,7 @@ import pytest
 from huggingface_hub import constants
 
 import bertender
-from bertender.core.artifact import Artifact, new_artifact
+from bertender.core.artifact import Artifact
 from bertender.core.card import CARD_NAME, LeftOutRow, LeftOutRows
 from bertender.core.errors import (
     ConfigError,
@@ -28,7 +28,7 @@ from bertender.publishing.push import PushConfig, push
 from bertender.tasks.task import Task
 from tests.front import fail, invoke, last_line, succeed
 from tests.stand_in_hub import READER, WRITER, Hub, Repository
-from tests.toys import NoConfig, tiny_bert, tiny_tokenizer, write_model
+from tests.toys import new_toy, tiny_bert, tiny_tokenizer, write_model
 
 REPO = "anna/toy-reviews"
 
@@ -112,10 +112,7 @@ def test_a_browser_bundle_without_texts_may_be_public(
 ) -> None:
     """Its page reads texts.json also of a bundle made with --golden-texts 0."""
     made = tmp_path / "bundle"
-    with new_artifact(
-        made, kind="bundle", family="bert", task=task.record(), stage="bundle", config=NoConfig(),
-        seed=0,
-    ) as draft:  # fmt: skip
+    with new_toy(made, kind="bundle", family="bert", task=task.record(), stage="bundle") as draft:
         (draft.directory / "texts.json").write_text(json.dumps({"rows": rows}))
     refused = pytest.raises(ConfigError, match=r"texts.json holds texts of task 'toy'")
     with refused if rows else nullcontext():
@@ -249,10 +246,7 @@ def test_an_artifact_without_files_of_a_model_is_pushed_as_well(
 ) -> None:
     """A file in a folder, as bundles have them."""
     made = tmp_path / "bundle"
-    with new_artifact(
-        made, kind="bundle", family="bert", task=task.record(), stage="bundle", config=NoConfig(),
-        seed=0,
-    ) as draft:  # fmt: skip
+    with new_toy(made, kind="bundle", family="bert", task=task.record(), stage="bundle") as draft:
         (draft.directory / "onnx").mkdir()
         (draft.directory / "onnx" / "page.txt").write_text("a page")
     bundle = Artifact.load(made)

@@ -15,7 +15,7 @@ import pytest
 import torch
 from transformers import AutoModelForSequenceClassification
 
-from bertender.core.artifact import Artifact, new_artifact
+from bertender.core.artifact import Artifact
 from bertender.core.card import TaskRecord
 from bertender.core.findings import Findings
 from bertender.models.classifier import Classifier, open_classifier
@@ -30,7 +30,7 @@ from tests.serve.certificates import SECRET, make_certificate
 from tests.serve.layouts import ENCODER_RUNTIME, lay_out_with_encoders
 from tests.serve.marked_model import BATCH, QUEUE, marked_server
 from tests.served import served as running
-from tests.toys import NoConfig, toy_task
+from tests.toys import new_toy, toy_task
 
 __all__ = ["endpoint"]
 
@@ -42,9 +42,7 @@ def write_onnx(teacher: Artifact, out: Path, task: TaskRecord) -> Artifact:
     )
     names = ["input_ids", "attention_mask", "token_type_ids"]
     ids = torch.ones(2, 5, dtype=torch.int64)
-    with new_artifact(
-        out, kind="onnx", family="bert", task=task, stage="export", config=NoConfig(), seed=0
-    ) as draft:
+    with new_toy(out, kind="onnx", family="bert", task=task, stage="export") as draft:
         model.config.save_pretrained(draft.directory)
         load_tokenizer(teacher.path).save_pretrained(draft.directory)
         with warnings.catch_warnings():

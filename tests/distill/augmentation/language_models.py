@@ -8,14 +8,14 @@ from pathlib import Path
 import torch
 from transformers import BertConfig, BertForMaskedLM
 
-from bertender.core.artifact import Artifact, new_artifact
+from bertender.core.artifact import Artifact
 from bertender.core.card import TaskRecord
 from bertender.core.findings import Findings
 from bertender.tasks.task import Task
 from distill.finetuning.config import FinetuneConfig
 from distill.finetuning.finetune import finetune_by_name
 from tests.toy_models import BERT_SHAPE, VOCABULARY
-from tests.toys import NoConfig, tiny_tokenizer
+from tests.toys import new_toy, tiny_tokenizer
 
 ONE_EPOCH = {"epochs": 1, "batch_size": 32, "precision": "fp32"}
 
@@ -29,9 +29,7 @@ def language_model_artifact(out: Path) -> Artifact:
         text_columns=("text",),
         metric="perplexity",
     )
-    with new_artifact(
-        out, kind="torch", family="bert", task=task, stage="pretrain", config=NoConfig(), seed=0
-    ) as draft:
+    with new_toy(out, kind="torch", family="bert", task=task, stage="pretrain") as draft:
         save_language_model(draft.directory)
         draft.findings = Findings(parameters=1)
     return Artifact.load(out)

@@ -19,7 +19,6 @@ from bertender.core.artifact import (
     Artifact,
     GoldenTexts,
     copy_companions,
-    new_artifact,
     read_golden,
     write_golden,
 )
@@ -35,7 +34,7 @@ from serve.server.server import Server
 from serve.server.targets import ModelControl, ServerTarget, target_of
 from tests.conftest import Once
 from tests.served import BY_DEFAULT
-from tests.toys import NoConfig, tiny_bert, tiny_tokenizer, write_model
+from tests.toys import new_toy, tiny_bert, tiny_tokenizer, write_model
 
 ASKED: Example = ("apple pear saw number 7",)
 """What clients ask again and again."""
@@ -89,15 +88,7 @@ def changed(
     """A whole artifact, its digests right, that differs from one in what it says or holds."""
     card = artifact.card
     task = card.task if task_name is None else card.task.model_copy(update={"name": task_name})
-    with new_artifact(
-        out,
-        kind="onnx",
-        family=card.family,
-        task=task,
-        stage="export",
-        config=NoConfig(),
-        seed=0,
-    ) as draft:
+    with new_toy(out, kind="onnx", family=card.family, task=task, stage="export") as draft:
         copy_companions(artifact, draft.directory)
         if most_tokens is not None:
             path = draft.directory / "tokenizer_config.json"
