@@ -373,14 +373,17 @@ def checked(
 
 def _fitting(plan: Sequence[PlannedStep], task: Task) -> list[PlannedStep]:
     """Return the steps without those for other kinds of tasks, if the rest works without them: a
-    table for taggers has no row for a bag of words."""
+    table for taggers has no row for a bag of words. A step whose sources have each a part of their
+    own needs them all."""
     left_out = {planned.step.name for planned in plan if not planned.stage.takes(task)}
     fitting = []
     for planned in plan:
         if planned.step.name in left_out:
             continue
         sources = tuple(name for name in planned.step.sources if name not in left_out)
-        if planned.step.sources and len(sources) not in planned.stage.counts(planned.config):
+        fewer = len(sources) < len(planned.step.sources)
+        counts = () if planned.stage.fills else planned.stage.counts(planned.config)
+        if fewer and len(sources) not in counts:
             return [*plan]
         step = planned.step.model_copy(update={"sources": sources})
         fitting.append(replace(planned, step=step))

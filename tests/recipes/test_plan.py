@@ -387,6 +387,28 @@ def test_a_step_that_is_left_out_may_start_from_another(
     assert [each.step.name for each in plan] == ["teacher"]
 
 
+@pytest.mark.parametrize(
+    "step",
+    [
+        {"name": "pruned", "stage": "prune", "from": ["probable", "teacher"], "with": {"ffn": 0.5}},
+        {"name": "again", "stage": "finetune", "from": "probable"},
+    ],
+)
+def test_a_step_never_starts_from_another_source(
+    step: dict[str, Any],
+    files: ToyFiles,
+    encoder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its first source left out, it would prune its teacher, or train the default encoder."""
+    monkeypatch.setattr(recipes, "load_task", lambda config, has_model: ranking_task(8, 8))
+    own = {"name": "probable", "stage": "calibrate", "from": "teacher"}
+    recipe = recipe_of(files, encoder, tmp_path / "run", TEACHER, own, step)
+    with pytest.raises(ConfigError, match="step 'probable' .*'calibrate' takes tasks of"):
+        checked(recipe, tmp_path / "run")
+
+
 def test_missing_data_of_more_tasks_are_found_before_the_first_step(
     files: ToyFiles, encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
