@@ -190,7 +190,7 @@ def read_file(
         check_labels_words(path, problem)
         return read_sentences(path, text_column, skip_bad_rows)
     usual = problem.columns.texts
-    if pair_column is None and len(usual) == text_columns == PAIR:
+    if pair_column is None and len(usual) == text_columns == PAIR and not problem.takes_list:
         pair_column = usual[1]
     columns = (text_column, *(() if pair_column is None else (pair_column,)))
     reads_choices = text_columns > PAIR

@@ -100,9 +100,8 @@ class Ranking(TextProblem[Relevances]):
 
     def more_columns(self, named: str | None, there: Sequence[str]) -> tuple[str, ...]:
         """Return the passage columns: one, or those of a relevant passage and others."""
-        usual = self.usual_columns(there).texts[1]
-        if named is None or (named not in there and usual in there):
-            named = usual
+        if named is None:
+            named = self.usual_columns(there).texts[1]
         if named == POSITIVE:
             return (named, *(name for name in there if NEGATIVE.fullmatch(name.strip())))
         return tuple(each.strip() for each in named.split(","))

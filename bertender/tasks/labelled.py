@@ -312,7 +312,7 @@ def read_placed_texts(
     """
     columns: tuple[str, ...] = ()
     if path.name.lower().endswith(LINES):
-        rows = [*_lines(path, text_columns, bad)]
+        rows = [*_lines(path, problem.columns.texts if problem.takes_list else text_columns, bad)]
     else:
         table = open_table(path, bad, others=LINES)
         first, usual = text_columns[0], problem.columns.texts[0]

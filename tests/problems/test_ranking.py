@@ -122,6 +122,17 @@ def test_columns_of_any_name_are_given(tmp_path: Path) -> None:
     assert task.train.label_ids == ((0.0, 1.0),)
 
 
+def test_a_column_that_is_not_there_is_an_error(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.jsonl", rows(listed([0, 1])))
+    with pytest.raises(DataError, match="no column 'passage'. Did you mean 'passages'"):
+        loaded(path, pair_column="passage")
+    with pytest.raises(DataError, match="no column 'passage'"):
+        read_file(path, "query", "passage", 2, problem=RANKING)
+    lines = write(tmp_path / "a.txt", "a query\n")
+    with pytest.raises(DataError, match="a line holds one text, and the examples have query, pass"):
+        read_file(lines, "text", None, 2, problem=RANKING)
+
+
 WRONG = {
     "none of the 2 passages of this query is relevant": listed([0, 0]),
     "3 relevances for 2 passages": listed([0, 1, 1]),
