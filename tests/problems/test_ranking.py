@@ -124,7 +124,7 @@ def test_columns_of_any_name_are_given(tmp_path: Path) -> None:
 
 def test_a_column_that_is_not_there_is_an_error(tmp_path: Path) -> None:
     path = write(tmp_path / "a.jsonl", rows(listed([0, 1])))
-    with pytest.raises(DataError, match="no column 'passage'. Did you mean 'passages'"):
+    with pytest.raises(DataError, match=r"no column 'passage'. Did you mean 'passages'"):
         loaded(path, pair_column="passage")
     with pytest.raises(DataError, match="no column 'passage'"):
         read_file(path, "query", "passage", 2, problem=RANKING)

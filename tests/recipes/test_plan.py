@@ -405,7 +405,7 @@ def test_a_step_never_starts_from_another_source(
     monkeypatch.setattr(recipes, "load_task", lambda config, has_model: ranking_task(8, 8))
     own = {"name": "probable", "stage": "calibrate", "from": "teacher"}
     recipe = recipe_of(files, encoder, tmp_path / "run", TEACHER, own, step)
-    with pytest.raises(ConfigError, match="step 'probable' .*'calibrate' takes tasks of"):
+    with pytest.raises(ConfigError, match=r"step 'probable' .*'calibrate' takes tasks of"):
         checked(recipe, tmp_path / "run")
 
 
