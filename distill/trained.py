@@ -57,7 +57,7 @@ def write_trained(
         parent: artifact that the model was made from.
         projections: an encoder's projections, for the next stage.
         method: method that learned the projections.
-        calibration: the parent's calibration, where the model is unchanged.
+        calibration: the parent's calibration, where the model was not trained.
     """
     max_length = None
     if isinstance(task, Task):

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from bertender.comparison.accuracy import SETTINGS_OF_RUN, another_rate, check_varied
+from bertender.comparison.calibration import warn_of_training
 from bertender.core.artifact import Artifact, check_writable, copy_companions
 from bertender.core.build_once import work_directory
 from bertender.core.card import read_card
@@ -195,9 +196,11 @@ def _quantized(
         if SCHEMES[config.scheme].fitted:
             context = fit.applied(context)
         written = WRITERS[config.scheme].write(context, graph)
-        if written.fitted is not None:
+        if written.fitted is not None:  # the model was trained
             context = replace(context, fitted=written.fitted)
-            draft.task = draft.task.model_copy(update={"fitted": dict(written.fitted)})
+            own = {"fitted": dict(written.fitted), "calibration": None}
+            draft.task = draft.task.model_copy(update=own)
+            warn_of_training(source, out)
         quantization = check_graph(context, graph, written, target_name)
         draft.findings = Findings(
             training=written.training,

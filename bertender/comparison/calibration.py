@@ -166,6 +166,16 @@ def calibrate(artifact: Artifact, task: Task, config: CalibrateConfig, out: Path
     return copy_artifact(Artifact(artifact.path, card), out)
 
 
+def warn_of_training(source: Artifact, out: Path) -> None:
+    """Log a warning that a trained model loses the calibration of the one that it was made from."""
+    if source.card.task.calibration is not None:
+        logger.warning(
+            "%s: the training has changed its probabilities, so that the calibration of %s is left "
+            "out. Fit one again by `bertender calibrate`",
+            *(out, source.place),
+        )
+
+
 def _method(task: Task, config: CalibrateConfig) -> str:
     problem = task.problem
     if not problem.calibrated_by:

@@ -21,6 +21,7 @@ from bertender.comparison.accuracy import (
     check_varied,
     found_constant,
 )
+from bertender.comparison.calibration import warn_of_training
 from bertender.comparison.fitting import evaluated, final_score, unfitted, validated
 from bertender.core.artifact import Artifact, check_writable
 from bertender.core.build_once import work_directory
@@ -124,6 +125,9 @@ def prune(
         scores = final_score(model, tokenizer, task, score_before=held_out)
         _check_varied(scores, unpruned, whole, task, config)
 
+        if config.recovers:
+            warn_of_training(parent, out)
+
         if is_main_process():
             findings = Findings(
                 training=training_findings({"recovery": recovery}, **texts.added()),
@@ -145,7 +149,7 @@ def prune(
                 stage="prune",
                 config=config,
                 parent=parent,
-                calibration=parent.card.task.calibration,
+                calibration=None if config.recovers else parent.card.task.calibration,
             )
         wait_for_processes()
     return Artifact.load(out)

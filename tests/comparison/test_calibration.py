@@ -153,13 +153,36 @@ def test_what_is_made_of_a_calibrated_model_inherits(
         *(graph, task, QuantizeConfig(scheme="dynamic", max_drop=100.0, parity_texts=8)),
         tmp_path / "int8",
     )
-    config = PruneConfig(heads=0.25, ffn=0.25, rounds=1, max_drop=100.0, allow_constant=True)
+    config = PruneConfig(heads=0.25, ffn=0.25, recover=False, max_drop=100.0, allow_constant=True)
     pruned = STAGES["prune"].make([calibrated], task, config, tmp_path / "pruned")
     for each in (graph, small, pruned):
         assert each.card.task.calibration == calibrated.card.task.calibration
         assert not each.has_own_calibration
     again = calibrate(small, task, CalibrateConfig(), tmp_path / "again")
     assert again.has_own_calibration and again.card.findings.quantization is not None
+
+
+@SINGLE
+@pytest.mark.parametrize(
+    ("stage", "config"),
+    [
+        ("prune", PruneConfig(ffn=0.25, epochs=1, max_drop=100.0, allow_constant=True)),
+        ("quantize", QuantizeConfig(scheme="qat", epochs=1, max_drop=100.0, allow_constant=True)),
+    ],
+)
+def test_a_trained_model_has_no_calibration_of_the_one_before(
+    stage: str,
+    config: Any,
+    made: tuple[Artifact, Task],
+    calibrated: Artifact,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    _, task = made
+    few = {name: getattr(task, name).first(48) for name in ("train", "dev", "selection")}
+    out = STAGES[stage].make([calibrated], replace(task, **few), config, tmp_path / "out")
+    assert out.card.task.calibration is None
+    assert f"the calibration of {calibrated.place} is left out" in caplog.text
 
 
 def all_right(artifact: Artifact, task: Task, *, but: int) -> Task:
