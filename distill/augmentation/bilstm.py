@@ -16,7 +16,13 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from distill.augmentation.words import Material, Rewrite, with_words, word_spans
+from distill.augmentation.words import (
+    Material,
+    Rewrite,
+    is_alphabetic,
+    with_words,
+    word_spans,
+)
 
 MASKED_SHARE = 0.1
 SWAPPED_SHARE = 0.1
@@ -92,7 +98,7 @@ class WordClasses:
 
     def __init__(self, texts: Iterable[str]) -> None:
         sentences = [[text[slice(*span)].lower() for span in word_spans(text)] for text in texts]
-        counts = Counter(word for words in sentences for word in words if word.isalpha())
+        counts = Counter(word for words in sentences for word in words if is_alphabetic(word))
         self._class_of = _classify_words(counts, sentences)
         members: dict[object, list[str]] = defaultdict(list)
         for word in sorted(counts):

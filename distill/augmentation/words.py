@@ -17,6 +17,7 @@ from transformers.utils import logging as transformers_logging
 from bertender.core.artifact import Artifact
 from bertender.core.errors import BertenderError, ModelError
 from bertender.training.checkpoint import tensors_digest
+from distill.pretraining.vocabularies import MARKS
 from distill.teachers.encoders import (
     find_encoder,
     is_available,
@@ -28,7 +29,10 @@ logger = logging.getLogger(__name__)
 Span = tuple[int, int]
 """Start and end of a word in its text, in characters."""
 
-WORD = re.compile(r"\w+(?:['’]\w+)*")  # noqa: RUF001  # a typographic apostrophe is meant
+LETTERS = rf"\w[\w{MARKS}]*"
+WORD = re.compile(rf"{LETTERS}(?:['’]{LETTERS})*")  # noqa: RUF001  # a typographic apostrophe is meant
+
+_NO_MARKS = dict.fromkeys(map(ord, MARKS))
 
 FORMS_OF_DO = frozenset(("did", "does", "doing", "don", "didn", "doesn"))
 CONTRACTED = frozenset(("ca", "ll", "re", "sha", "ve", "wo"))
@@ -69,6 +73,11 @@ class Material:
     """Compute in bf16, like the training run."""
 
 
+def is_alphabetic(word: str) -> bool:
+    """Return whether a word has only letters, and marks of them."""
+    return word.translate(_NO_MARKS).isalpha()
+
+
 def word_spans(text: str) -> list[Span]:
     """Return the spans of words: runs of letters and digits, joined by inner apostrophes."""
     return [match.span() for match in WORD.finditer(text)]
@@ -79,7 +88,7 @@ def replaceable_words(text: str) -> list[Span]:
     spans = []
     for start, end in word_spans(text):
         word = text[start:end]
-        if len(word) > 1 and word.isalpha() and word.lower() not in STOP_WORDS:
+        if len(word) > 1 and is_alphabetic(word) and word.lower() not in STOP_WORDS:
             spans.append((start, end))
     return spans
 
@@ -115,7 +124,7 @@ class WholeWords:
             )
         decoded = tokenizer.batch_decode([[number] for number in range(len(tokenizer))])
         words = [word.strip() for word in decoded]
-        letters = {n: word for n, word in enumerate(words) if len(word) > 1 and word.isalpha()}
+        letters = {n: word for n, word in enumerate(words) if len(word) > 1 and is_alphabetic(word)}
         each = zip(letters.items(), _tokens(tokenizer, letters.values()), strict=True)
         whole = cls({number: word for (number, word), ids in each if ids == [number]})
         if len(whole.words) < 2:

@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     import datasets
 
 
-SENTENCE_END = re.compile(r"(?<=[.!?])(?=\s)")
+SENTENCE_END = re.compile(r"(?<=[.!?\u0964\u061f\u06d4])(?=\s)")
+"""Also after the full stops of Hindi and Urdu, and the question mark of Arabic."""
 FRAME = 2
 """Tokens that frame a row: [CLS] and the last [SEP]."""
 CONSECUTIVE_PASSAGES = 8

@@ -8,7 +8,9 @@ segmented at once in flat arrays.
 from __future__ import annotations
 
 import json
+import logging
 import re
+import unicodedata
 from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -43,8 +45,12 @@ from bertender.text.tokenizer import load_tokenizer, save_tokenizer
 from distill.pretraining.config import TOKENIZERS
 from distill.pretraining.corpus import PASSAGES_AT_ONCE
 
-MOST_LETTERS = 1000
-"""Most letters with their own entry; words with rarer letters become unknown."""
+logger = logging.getLogger(__name__)
+
+LETTERS_SHARE = 4
+"""One entry in so many may be a letter; words with rarer letters become unknown."""
+UNKNOWN_SHARE = 0.005
+"""Share of the letters of a corpus without an entry above which a warning is logged."""
 OF_WORDPIECE = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 OF_BPE = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
 OF_UNIGRAM = ("<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]")
@@ -62,9 +68,13 @@ BYTES = tuple(f"<0x{byte:02X}>" for byte in range(256))
 """Tokens of bytes, for letters without an entry."""
 
 SPACE = "\u2581"
+MARKS = "\u200c\u200d" + "".join(
+    letter for letter in map(chr, range(0x300, 0x1F000)) if unicodedata.category(letter)[0] == "M"
+)
+"""Characters within words that `\\w` leaves out: vowel signs of Indic scripts, accents, joiners."""
 LONGEST_RUN = 24
 RUNS = re.compile(
-    rf"{SPACE}?(?:[^\W\d_]{{1,{LONGEST_RUN}}}|\d{{1,{LONGEST_RUN}}}|[^\w{SPACE}]|_)|{SPACE}"
+    rf"{SPACE}?(?:(?:[^\W\d_][{MARKS}]*){{1,{LONGEST_RUN}}}|\d{{1,{LONGEST_RUN}}}|[^\w{SPACE}]|_)|{SPACE}"
 )
 """Runs within which tokens lie: letters, or digits, or one other character, each with the mark of a
 space before it. SentencePiece also divides by script."""
@@ -137,7 +147,7 @@ def train_wordpiece(
     `tokenizers` library; the original trainer, which merges by likelihood, was never published.
     """
     trainer = BertWordPieceTokenizer(lowercase=True)
-    first, following = _letters(trainer, passages, vocabulary_size // 4)
+    first, following = _letters(trainer, passages, vocabulary_size // LETTERS_SHARE)
     trainer.train_from_iterator(
         passages,
         vocab_size=vocabulary_size,
@@ -162,7 +172,7 @@ def _letters(
     Args:
         tokenizer: tokenizer whose normalizer and pre-tokenizer make the words.
         passages: the corpus.
-        most: number of letters, at most MOST_LETTERS.
+        most: most letters.
     """
     counts: Counter[str] = Counter()
     continuing: set[str] = set()
@@ -176,7 +186,7 @@ def _letters(
         for word, count in words.items():
             counts.update(dict.fromkeys(word, count))
             continuing.update(word[1:])
-    letters = sorted(letter for letter, _ in _commonest(counts, min(MOST_LETTERS, most)))
+    letters = sorted(_known_letters(counts, most))
     return letters, [letter for letter in letters if letter in continuing]
 
 
@@ -216,7 +226,7 @@ def train_char_bpe(
     tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     tokenizer.decoder = decoders.BPEDecoder(END_OF_WORD)
-    letters, _ = _letters(tokenizer, passages, vocabulary_size // 4)
+    letters, _ = _letters(tokenizer, passages, vocabulary_size // LETTERS_SHARE)
     trainer = trainers.BpeTrainer(
         vocab_size=vocabulary_size,
         special_tokens=[*OF_WORDPIECE, *(f"{letter}{END_OF_WORD}" for letter in letters)],
@@ -291,7 +301,7 @@ def train_unigram(
         passages, lambda batch: tokenizer.normalizer.normalize_str("\n".join(batch)).split()
     )
     tokens = estimate_tokens(
-        _known_words(counts, vocabulary_size // 4), vocabulary_size - len(OF_UNIGRAM)
+        _known_words(counts, vocabulary_size // LETTERS_SHARE), vocabulary_size - len(OF_UNIGRAM)
     )
     special = [(token, 0.0) for token in OF_UNIGRAM]
     tokenizer.model = models.Unigram([*special, *tokens], OF_UNIGRAM.index("<unk>"))
@@ -321,7 +331,7 @@ def train_sentencepiece(
     """
     room = vocabulary_size - len(OF_UNIGRAM) - len(BYTES)
     counts = _run_counts(passages, lambda batch: [w for text in batch for w in text.split(" ")])
-    words = _known_words(counts, room // 4)
+    words = _known_words(counts, room // LETTERS_SHARE)
     for letter in sorted({*"".join(BYTES)}):
         words.setdefault(letter, 1)
     tokens = estimate_tokens(words, room)
@@ -359,18 +369,31 @@ def _known_words(counts: Counter[str], most: int) -> dict[str, int]:
 
     Args:
         counts: counts of words.
-        most: number of known letters, at most MOST_LETTERS.
+        most: most known letters.
     """
     letters: Counter[str] = Counter()
     for word, count in counts.items():
         letters.update(dict.fromkeys(word, count))
-    known = {letter for letter, _ in _commonest(letters, min(MOST_LETTERS, most))}
+    known = _known_letters(letters, most)
     words: Counter[str] = Counter()
     for word, count in counts.items():
         cut = "".join(letter if letter in known else " " for letter in word)
         for part in filter(None, cut.split(" ")):
             words[part] += count
     return dict(_commonest(words, MOST_WORDS))
+
+
+def _known_letters(counts: Counter[str], most: int) -> set[str]:
+    """Return the most frequent letters; a warning is logged if the others are many."""
+    known = dict(_commonest(counts, most))
+    if (share := 1 - sum(known.values()) / max(counts.total(), 1)) > UNKNOWN_SHARE:
+        logger.warning(
+            "%.1f %% of the letters of the corpus are none of the %d commonest: words with them are "
+            "read as unknown, or byte by byte. Give a larger vocabulary_size: one entry in %d may "
+            "be a letter, and the corpus has %d",
+            *(100 * share, most, LETTERS_SHARE, len(counts)),
+        )
+    return {*known}
 
 
 def _commonest(counts: Counter[str], most: int) -> list[tuple[str, int]]:

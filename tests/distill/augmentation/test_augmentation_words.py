@@ -18,6 +18,7 @@ from distill.augmentation.tinybert import nearest_words
 from distill.augmentation.words import (
     STOP_WORDS,
     WholeWords,
+    is_alphabetic,
     replaceable_words,
     with_words,
     word_spans,
@@ -32,6 +33,9 @@ TOKENIZERS = {"word pieces": tiny_tokenizer, "byte level": byte_level_tokenizer}
     [
         ("Good films don't age.", ["Good", "films", "don't", "age"]),
         ("two-star, 3D  it 's", ["two", "star", "3D", "it", "s"]),
+        ("हिन्दी में", ["हिन्दी", "में"]),
+        ("ไม่เป็นไร", ["ไม่เป็นไร"]),
+        ("cafe\u0301s", ["cafe\u0301s"]),
         ("", []),
         ("?!", []),
     ],
@@ -45,7 +49,7 @@ def test_words_are_runs_of_letters_and_digits(text: str, words: list[str]) -> No
 def test_only_letters_that_are_no_stop_word_are_replaceable(text: str) -> None:
     for span in replaceable_words(text):
         word = text[slice(*span)]
-        assert word.isalpha() and len(word) > 1 and word.lower() not in STOP_WORDS
+        assert is_alphabetic(word) and len(word) > 1 and word.lower() not in STOP_WORDS
         assert span in word_spans(text)
 
 

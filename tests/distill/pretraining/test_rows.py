@@ -190,6 +190,7 @@ def test_a_space_behind_a_passage_ends_no_document(name: str) -> None:
 def test_where_sentences_end() -> None:
     ends = ["A first one...", " Is it?", " Yes!", "  The\tlast, e.g.", " 3.14 of it"]
     assert split_sentences(TEXT) == ends
+    assert split_sentences("एक। दो।") == ["एक।", " दो।"]
     assert split_sentences("") == [""]
 
 

@@ -247,6 +247,26 @@ def test_merges_of_letters_by_hand() -> None:
     assert tokenizer.decode(tokenizer("low newest")["input_ids"][1:-1]) == "low newest"
 
 
+def test_words_with_vowel_signs_stay_whole() -> None:
+    texts = ["हिन्दी भाषा में लिखा", "यह सरल वाक्य है", "cafe\u0301 bleu"] * 20
+    tokenizer = train_tokenizer("sentencepiece", texts, 600, 32)
+    for text in texts[:3]:
+        assert tokenizer.tokenize(text) == [f"\u2581{word}" for word in text.split()]
+
+
+@pytest.mark.parametrize("name", ["wordpiece", "char-bpe", "unigram", "sentencepiece"])
+def test_many_letters_without_an_entry_are_said(
+    name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A Chinese corpus has thousands of letters."""
+    texts = [chr(0x4E00 + number) for number in range(1200)]
+    train_tokenizer(name, texts, 6000, 32)
+    assert not caplog.records
+    train_tokenizer(name, texts, 2000, 32)
+    assert "% of the letters of the corpus are none of the" in caplog.text
+    assert "the corpus has 120" in caplog.text
+
+
 def test_letters_without_an_entry_are_bytes() -> None:
     tokens = ALIKE["sentencepiece"].tokenize("apple  \u00e9")
     assert tokens == ["\u2581apple", "\u2581", "\u2581", "<0xC3>", "<0xA9>"]
