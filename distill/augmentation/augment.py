@@ -72,13 +72,18 @@ def augmented(
         generator = np.random.default_rng((config.seed, number))
         copies = config.augmented_copies or row.copies
         rewritten += copies_of(example, rewrite, row.pair_turns, copies, generator)
+    source = language_model.source if language_model else "none"
     logger.info(
         "augmentation %s: %d texts made of %d; language model: %s",
-        name,
-        len(rewritten),
-        len(examples),
-        language_model.source if language_model else "none",
+        *(name, len(rewritten), len(examples), source),
     )
+    if not rewritten:
+        logger.warning(
+            "augmentation %s has made no text: none of the %d texts has a word that it could "
+            "replace. Leave it out%s",
+            *(name, len(examples)),
+            ", or give another augmentation_model" if row.asks_language_model else "",
+        )
     return task.with_unlabelled(rewritten)
 
 

@@ -39,7 +39,12 @@ from distill.distillation.start import (
     new_student,
     student_tokens,
 )
-from distill.distillation.texts import TrainingTexts, remaining, with_unlabelled
+from distill.distillation.texts import (
+    TrainingTexts,
+    remaining,
+    with_unlabelled,
+    without_held_out,
+)
 from distill.losses.terms import HardLabels
 from distill.methods import METHODS
 from distill.methods.method import Method
@@ -115,9 +120,10 @@ class OnTask(Distillation):
         if config.augmentation:
             assert isinstance(teachers[0], Teacher)  # the settings allow no file here
             readers = (start.source, *(str(each.path) for each in teachers))
-            copies = augmented(learned, teachers[0].artifact, teachers[0].model, readers, config)
-            texts = texts.with_copies(copies.train.after(len(learned.train)))
-            added["augmented_texts"] = len(copies.train) - len(learned.train)
+            more = augmented(learned, teachers[0].artifact, teachers[0].model, readers, config)
+            copies = without_held_out(more.train.after(len(learned.train)), task)
+            texts = texts.with_copies(copies)
+            added["augmented_texts"] = len(copies)
 
         # a student with other tokens than the teacher can learn only from cached outputs; a
         # control uses the tokens of its student

@@ -146,6 +146,15 @@ def text_filters(task: Task, config: FilteredConfig) -> Mapping[str, LeavesOut]:
     return filters
 
 
+def without_held_out(copies: Split, task: Task) -> Split:
+    """Return rewritten texts without those that equal a held-out or validation text of the task."""
+    asked = task.problem.asked
+    judging = asked((*task.dev.examples, *task.reserved, *task.selection.examples))
+    known = {*map(folded, judging)}
+    is_new = [known.isdisjoint(map(folded, asked((each,)))) for each in copies.examples]
+    return copies.where(is_new)
+
+
 def folded(example: Example) -> Example:
     """Return an example in lower case, with single spaces between words."""
     return tuple(" ".join(text.casefold().split()) for text in example)

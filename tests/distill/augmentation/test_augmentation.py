@@ -27,6 +27,7 @@ from distill.augmentation.tinybert import replacing, rewriter
 from distill.augmentation.words import Material, Rewrite, Span, word_spans
 from distill.distillation.config import DistillConfig
 from distill.distillation.distiller import distill
+from distill.distillation.texts import without_held_out
 from distill.methods import METHODS
 from tests.distill.augmentation.language_models import language_model_artifact, teacher_from
 from tests.toy_models import save_artifact, save_encoder, tiny_classifier
@@ -82,10 +83,11 @@ def test_copies_are_not_the_text_and_not_each_other(
 
 @pytest.mark.parametrize("name", AUGMENTATIONS)
 def test_a_text_without_words_has_no_copies(
-    name: str, few: Task, trained_teacher: Artifact
+    name: str, few: Task, trained_teacher: Artifact, caplog: pytest.LogCaptureFixture
 ) -> None:
     alone = replace(few, train=Split((("?!",), ("",)), (0, 1)))
     assert made(alone, trained_teacher, name) == ()
+    assert f"{name} has made no text: none of the 2 texts" in caplog.text
 
 
 def test_tinybert_leaves_stop_words_and_numbers_alone(few: Task, trained_teacher: Artifact) -> None:
@@ -211,6 +213,19 @@ def test_a_student_learns_from_the_texts_by_the_teachers_answers(
     assert student.card.findings.training.augmented_texts == len(texts) > 12
     assert alone.card.findings.training.augmented_texts is None
     assert student.card.findings.training.steps > alone.card.findings.training.steps
+
+
+def test_no_copy_is_a_held_out_text(few: Task) -> None:
+    """A short run of words often is one."""
+    judging = replace(
+        few,
+        dev=Split((("A  Pear",), ("a plum",)), (0, 0)),
+        selection=Split((("the saw",),), (1,)),
+        reserved=(("a drill",),),
+    )
+    texts = "a pear", "The saw", "a drill", "a melon"
+    copies = Split(tuple((text,) for text in texts), (NO_LABEL,) * 4)
+    assert without_held_out(copies, judging).examples == (("a melon",),)
 
 
 def test_masks_that_a_student_reads_otherwise_are_refused(
