@@ -388,9 +388,9 @@ def _known_letters(counts: Counter[str], most: int) -> set[str]:
     known = dict(_commonest(counts, most))
     if (share := 1 - sum(known.values()) / max(counts.total(), 1)) > UNKNOWN_SHARE:
         logger.warning(
-            "%.1f %% of the letters of the corpus are none of the %d commonest: words with them are "
-            "read as unknown, or byte by byte. Give a larger vocabulary_size: one entry in %d may "
-            "be a letter, and the corpus has %d",
+            "%.1f %% of the letters of the corpus are none of the %d commonest: words with them "
+            "are read as unknown, or byte by byte. Give a larger vocabulary_size: one entry in %d "
+            "may be a letter, and the corpus has %d",
             *(100 * share, most, LETTERS_SHARE, len(counts)),
         )
     return {*known}
