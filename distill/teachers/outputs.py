@@ -273,9 +273,11 @@ class _Part:
 
         def compute(_: Collection[str]) -> Tensors:
             rows = [torch.empty(0)] * len(self.texts)
+            on_the_left = self.texts.padding.side == "left"
             for bucket, signals in self._outputs({"logits": frozenset()}):
                 for row, logits in zip(bucket, signals.logits.float().cpu(), strict=True):
-                    rows[row] = logits[: self.texts.lengths[row]]
+                    count = self.texts.lengths[row]
+                    rows[row] = logits[-count:] if on_the_left else logits[:count]
             return {TAGGER_LOGITS: torch.cat(rows)}  # (tokens, labels), in the order of the texts
 
         columns = self._cached([TAGGER_LOGITS], compute)

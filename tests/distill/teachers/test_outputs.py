@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from transformers import XLNetConfig, XLNetForTokenClassification
 
 from bertender.core import progress
 from bertender.core.card import library_versions
@@ -30,8 +31,10 @@ from distill.teachers.outputs import (
     rows_at,
     size_bytes,
     teacher_outputs,
+    teacher_token_logits,
 )
 from tests.toy_models import tiny_classifier
+from tests.toy_tagging import TASK as TAGGING
 from tests.toys import tiny_tokenizer
 
 WANTED: Wanted = {"logits": frozenset(), "sentence_states": frozenset({0, 3})}
@@ -75,6 +78,23 @@ def test_answers_are_the_teachers_in_the_order_of_the_examples(task: Task, cache
         expected = (alone.logits[0], alone.hidden_states[0][0, 0], alone.hidden_states[3][0, 0])
         for name, values in zip(COLUMNS, expected, strict=True):
             torch.testing.assert_close(columns[name][row], values, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_logits_of_tokens_are_not_those_of_padding(side: str, cache: Path) -> None:
+    """XLNet's padding is in front."""
+    tokenizer = tiny_tokenizer()
+    tokenizer.padding_side = side
+    shape = {"d_model": 32, "n_layer": 2, "n_head": 2, "d_inner": 64, "num_labels": 3}
+    torch.manual_seed(0)
+    model = XLNetForTokenClassification(XLNetConfig(**shape, vocab_size=len(tokenizer))).eval()
+    texts = token_dataset(TAGGING.train.first(8), tokenizer, TAGGING.problem_type)
+    found = teacher_token_logits(model, side, texts)
+    assert len({*map(len, found)}) > 1
+    for ids, logits in zip(texts.columns["input_ids"], found, strict=True):
+        with torch.inference_mode():
+            alone = model(torch.tensor([ids])).logits[0]
+        torch.testing.assert_close(logits, alone, rtol=1e-4, atol=1e-5)
 
 
 def test_states_are_kept_in_the_precision_that_they_are_computed_in(
