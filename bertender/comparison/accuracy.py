@@ -93,33 +93,21 @@ def predict_outputs(
     return [outputs[row] for row in range(len(examples))]
 
 
-def evaluate(
-    classifier: Classifier,
-    split: Split,
-    metric: str,
-    *,
-    tokens_per_batch: int = TOKENS_PER_BATCH,
-) -> tuple[Score, Any]:
+def evaluate(classifier: Classifier, split: Split, metric: str) -> tuple[Score, Any]:
     """Return the classifier's score on a split, and its predictions: (rows,), or tags by sentence.
 
     Raises:
         ModelError: a logit is NaN or infinite, so there is no prediction to score.
     """
-    _, predictions = answers(classifier, split, tokens_per_batch=tokens_per_batch)
+    _, predictions = answers(classifier, split)
     labels = classifier.labels
     measured = score(metric, split.label_ids, predictions, label_count=len(labels), labels=labels)
     return measured, predictions
 
 
-def evaluate_all(
-    classifier: Classifier,
-    split: Split,
-    metric: str,
-    *,
-    tokens_per_batch: int = TOKENS_PER_BATCH,
-) -> tuple[AllScores, Any]:
+def evaluate_all(classifier: Classifier, split: Split, metric: str) -> tuple[AllScores, Any]:
     """Return every score of the classifier on a split, and its predictions as `evaluate` does."""
-    outputs, predictions = answers(classifier, split, tokens_per_batch=tokens_per_batch)
+    outputs, predictions = answers(classifier, split)
     problem, labels = classifier.problem, classifier.labels
     return all_scores(problem, labels, split, metric, predictions, outputs), predictions
 

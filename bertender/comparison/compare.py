@@ -48,7 +48,6 @@ def compare(
     task: Task,
     config: CompareConfig,
     *,
-    measured_at: str | None = None,
     cascade: tuple[Artifact, Artifact] | None = None,
 ) -> Comparison:
     """Measure artifacts against each other on a task's held-out split.
@@ -57,7 +56,6 @@ def compare(
         artifacts: artifacts to compare; the first is the reference.
         task: task with the `dev` split that all of them classify.
         config: settings of timings and batches.
-        measured_at: date and time to record; None for the current time.
         cascade: a small and a strong artifact of them, which form one more row.
 
     Raises:
@@ -96,9 +94,8 @@ def compare(
     for artifact, model, own, latency in zip(of_rows, models, scored, timed.rows, strict=True):
         row = row_of(artifact, model, own, first, latency, config)
         rows.append(made.row(row) if made is not None and model is made.model else row)
-    measured_at = measured_at or time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     return Comparison(
-        circumstances=_conditions(artifacts, task, config, timed, first.encode, measured_at),
+        circumstances=_conditions(artifacts, task, config, timed, first.encode),
         rows=with_speedups_over_onnx_float32(rows, config.seed),
         constant=constant_row(task),
         noise_floor=timed.noise_floor,
@@ -127,14 +124,13 @@ def _conditions(
     config: CompareConfig,
     timed: LatencyReport,
     encode: Encode,
-    measured_at: str,
 ) -> Conditions:
     examples = task.problem.asked(task.dev.examples)
     words = [word_count(example) for example in examples]
     reads_tokens = bool(encode(examples[:1]).arrays)
     tokens = text_lengths(encode, examples) if reads_tokens else None
     return Conditions(
-        measured_at=measured_at,
+        measured_at=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         environment=environment(),
         threads=timed.threads,
         batch_texts=timed.batch_texts,

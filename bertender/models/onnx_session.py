@@ -67,7 +67,6 @@ def open_session(
     threads: int = 0,
     spinning: bool = True,
     optimized: Path | None = None,
-    profile: Path | None = None,
     left_out: Sequence[str] | None = LEFT_OUT,
 ) -> onnxruntime.InferenceSession:
     """Open a graph on the CPU.
@@ -77,7 +76,6 @@ def open_session(
         threads: intra-op threads; 0 takes OMP_NUM_THREADS, or else all cores.
         spinning: let idle threads wait in a loop: faster alone, slower next to other work.
         optimized: file for the optimized graph that runs.
-        profile: prefix of the file that `end_profiling` writes.
         left_out: optimizers of ONNX Runtime to skip; None skips all, and then SESSION_CONFIG, which
             one of them applies, has no effect.
 
@@ -91,9 +89,6 @@ def open_session(
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     if optimized is not None:
         options.optimized_model_filepath = str(optimized)
-    if profile is not None:
-        options.enable_profiling = True
-        options.profile_file_prefix = str(profile)
     return create_session(graph, options, ("CPUExecutionProvider",), left_out or ())
 
 

@@ -375,13 +375,8 @@ def compiled(
     threads: int = 0,
     concurrent_runs: int = 1,
     float_type: str = "f32",
-    *,
-    profile: bool = False,
 ) -> Any:
-    """Compile a graph with OpenVINO for this CPU; see `Runtime.open`.
-
-    With `profile`, inference requests measure the time of each node.
-    """
+    """Compile a graph with OpenVINO for this CPU; see `Runtime.open`."""
     openvino = import_openvino()
     settings: dict[str, Any] = {
         "PERFORMANCE_HINT": "LATENCY",
@@ -389,7 +384,6 @@ def compiled(
         "INFERENCE_PRECISION_HINT": float_type,
         # pinned threads wait for other work on their core; on quiet cores pinning gained nothing
         "ENABLE_CPU_PINNING": False,
-        "PERF_COUNT": profile,
     }
     threads = threads or threads_by_default()
     if threads:

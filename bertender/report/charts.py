@@ -64,11 +64,11 @@ def runtime() -> str:
     return str(bundle(vl_version=VEGA_LITE))
 
 
-def svg(spec: Spec, width: int = 480) -> str:
+def svg(spec: Spec) -> str:
     """Draw a chart as an SVG file on white."""
     import vl_convert  # an extra
 
-    whole = {**spec, "width": width, "background": "white"}
+    whole = {**spec, "width": 480, "background": "white"}
     drawn: str = vl_convert.vegalite_to_svg(whole, vl_version=VEGA_LITE)
     return drawn
 

@@ -7,6 +7,7 @@ import shutil
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
@@ -94,9 +95,7 @@ def comparison(
     parity = check_parity(classifier, classifier, task.dev.examples[:4], TOLERANCES["float32"])
     out = tmp_path_factory.mktemp("artifacts") / "student"
     student = copy_of(teacher, out, Findings(parity=parity.summary()))
-    return compare(
-        [teacher, student, bag_of_words], task, CONFIG, measured_at="2030-01-02T03:04:05Z"
-    )
+    return compare([teacher, student, bag_of_words], task, CONFIG)
 
 
 def test_every_kind_is_a_row_like_others(comparison: Comparison, task: Task) -> None:
@@ -185,7 +184,7 @@ def test_where_settings_were_chosen_is_in_the_cards(
 def test_conditions_are_complete(comparison: Comparison, task: Task) -> None:
     conditions = comparison.circumstances
     assert conditions.environment == environment()
-    assert conditions.measured_at == "2030-01-02T03:04:05Z"
+    assert datetime.fromisoformat(conditions.measured_at).tzinfo == UTC
     assert (conditions.threads, conditions.batch_texts) == (1, 4)
     assert (conditions.task, conditions.n) == ("toy", len(task.dev))
     assert conditions.task_fingerprint == task.fingerprint()
