@@ -11,6 +11,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
+import transformers
 from transformers import (
     AutoConfig,
     AutoModel,
@@ -223,6 +224,22 @@ def save_classifier(folder: Path, model_type: str = "bert", **changes: Any) -> P
     tiny_classifier(model_type, **settings).save_pretrained(folder)
     tiny_tokenizer().save_pretrained(folder)
     return folder
+
+
+def untrained_model(task: Task, seed: int) -> Any:
+    """A BERT for a task of any kind, whose weights and biases are all random."""
+    torch.manual_seed(seed)
+    problem = task.problem
+    labels = len(problem.output_names(task.labels))
+    settings = {**SHAPES["bert"], "vocab_size": VOCABULARY, "num_labels": labels}
+    config = transformers.AutoConfig.for_model("bert", **settings)
+    model = getattr(transformers, problem.model_class).from_config(config)
+    for name, value in problem.model_settings.items():
+        setattr(model.config, name, value)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.1)
+    return model
 
 
 def save_artifact(model: PreTrainedModel, task: Task, out: Path) -> Artifact:

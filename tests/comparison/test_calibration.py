@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import transformers
 
 from bertender.comparison.accuracy import predict_outputs
 from bertender.comparison.calibration import CalibrateConfig, calibrate, reliability_of
@@ -26,7 +25,7 @@ from export.exporter import export
 from quantize.config import QuantizeConfig
 from quantize.quantizer import quantize
 from tests.toy_kinds import TASKS
-from tests.toy_models import SHAPES, VOCABULARY, save_artifact
+from tests.toy_models import save_artifact, untrained_model
 from tests.toys import choice_task, set_task, toy_task
 
 KINDS = STAGES["calibrate"].problem_types or ()
@@ -36,17 +35,8 @@ TEMPERATURE = 4.0
 
 def sure_model(task: Task, folder: Path) -> Artifact:
     """An untrained model of a task, whose logits are far from 0."""
-    torch.manual_seed(5)
-    problem = task.problem
-    labels = len(problem.output_names(task.labels))
-    settings = {**SHAPES["bert"], "vocab_size": VOCABULARY, "num_labels": labels}
-    config = transformers.AutoConfig.for_model("bert", **settings)
-    model = getattr(transformers, problem.model_class).from_config(config)
-    for name, value in problem.model_settings.items():
-        setattr(model.config, name, value)
+    model = untrained_model(task, seed=5)
     with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(torch.randn_like(parameter) * 0.1)
         model.classifier.weight.mul_(80 if task.problem.places_are_labels else 20)
     return save_artifact(model.eval(), task, folder)
 

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 import torch
-import transformers
 
 from bertender.comparison.compare import compare
 from bertender.comparison.records import CompareConfig
@@ -18,7 +17,7 @@ from bertender.report.page import page
 from bertender.tasks.task import Task
 from tests.quick import quick
 from tests.toy_kinds import TASKS
-from tests.toy_models import SHAPES, VOCABULARY, save_artifact
+from tests.toy_models import save_artifact, untrained_model
 
 CONFIG = CompareConfig(processes=1, rounds=2, single_texts=4, batch_size=4, threads=1, noisy=True)
 KINDS = ("regression", "multi_label_classification", "token_classification", "multiple_choice")
@@ -26,17 +25,8 @@ KINDS = ("regression", "multi_label_classification", "token_classification", "mu
 
 def untrained(task: Task, folder: Path, sign: int) -> Artifact:
     """A model, or the same with its outputs turned around."""
-    torch.manual_seed(1)
-    problem = task.problem
-    labels = len(problem.output_names(task.labels))
-    settings = {**SHAPES["bert"], "vocab_size": VOCABULARY, "num_labels": labels}
-    config = transformers.AutoConfig.for_model("bert", **settings)
-    model = getattr(transformers, problem.model_class).from_config(config)
-    for name, value in problem.model_settings.items():
-        setattr(model.config, name, value)
+    model = untrained_model(task, seed=1)
     with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(torch.randn_like(parameter) * 0.1)
         for parameter in model.classifier.parameters():
             parameter.mul_(sign)
     return save_artifact(model.eval(), task, folder)
