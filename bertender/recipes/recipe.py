@@ -2,8 +2,9 @@
 
 Settings, files and the machine are checked before the first step runs, so that no step fails
 predictably after hours of training. A step is reused if its stamp has the same stage, config,
-inputs, data and library versions, including bertender's. A killed step leaves no stamp and no
-half-written output; training resumes from its last checkpoint.
+inputs, data and library versions, including bertender's; a step that measures, the same machine
+too. A killed step leaves no stamp and no half-written output; training resumes from its last
+checkpoint.
 """
 
 from __future__ import annotations
@@ -476,6 +477,8 @@ def run_step(
         "task": task.fingerprint() if stage.needs_task else None,
         "libraries": library_versions(),
     }
+    if machine := stage.machine(config):
+        identity["machine"] = machine
     # other settings may replace a default, but not one that is set explicitly
     at_default = [
         name

@@ -18,6 +18,7 @@ from bertender.core.card import CARD_NAME, TIMING_NAME, Kind
 from bertender.core.config import Config, Record
 from bertender.core.errors import BertenderError, ConfigError, DataError
 from bertender.core.files import save_result
+from bertender.core.machine import environment, processor_name
 
 if TYPE_CHECKING:  # `bertender --help` does not need these
     from transformers import PreTrainedModel
@@ -380,6 +381,10 @@ class Stage:
         """Return a digest of the files that the settings name."""
         return " ".join(each.digest() for each in self.files(config))
 
+    def machine(self, config: Any) -> str:
+        """Return what the output depends on of this machine; empty if it does not."""
+        return ""
+
     def texts_digest(self, config: Config, task: Task) -> str:
         """Return a digest of the texts that the stage reads besides the splits of the task."""
         texts = self.texts(config, task)
@@ -395,6 +400,10 @@ class Stage:
 
 
 class Report(Stage):
-    """A stage whose output is a JSON file, not an artifact."""
+    """A stage whose output is a JSON file of what it measured, not an artifact."""
 
     suffix = ".json"
+
+    def machine(self, config: Any) -> str:
+        here = environment()
+        return f"{processor_name(here)}, {here.cores} cores"

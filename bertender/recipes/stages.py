@@ -532,6 +532,11 @@ class Quantize(Stage):
         if config.trains:  # the trained model is exported with default settings
             STAGES["export"].check_model(STAGES["export"].config(), position, model)
 
+    def machine(self, config: QuantizeConfig) -> str:
+        from quantize.integers import target_of
+
+        return target_of(config.target)[0]
+
     def makes(self, config: QuantizeConfig) -> Product:
         return Product(self.name, "onnx", precision=config.graph_precision)
 

@@ -23,12 +23,16 @@ from bertender.core.errors import (
     ServerMissingError,
     UnknownNameError,
 )
+from bertender.core.machine import environment
 from bertender.recipes import recipe as runner
+from bertender.recipes import stage as stages
 from bertender.recipes.recipe import Recipe, Setting, Step, parse_recipe, run_recipe
 from bertender.recipes.stage import Stage
 from bertender.recipes.stages import STAGES, Verify
 from bertender.tasks.named import TASKS
 from bertender.tasks.task import Split, Task
+from quantize import integers
+from quantize.config import QuantizeConfig
 from serve.server.wheels import why_not_here
 from tests.front import ToyFiles, write_csv, write_toy_files
 from tests.toy_models import save_encoder
@@ -216,6 +220,19 @@ def test_another_version_of_a_library_or_of_bertender_builds_again(
 ) -> None:
     monkeypatch.setattr(runner, "library_versions", lambda: {"bertender": "0"})
     assert built(recipe, out) == ["first", "second", "parity", "table"]
+
+
+def test_what_another_machine_has_measured_is_measured_again(
+    recipe: Recipe, out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also integers that suit another CPU are written again."""
+    there = environment().model_copy(update={"cpu_model": "another", "cpu_flags": ("avx2",)})
+    before = STAGES["quantize"].machine(QuantizeConfig(target="vnni"))
+    monkeypatch.setattr(stages, "environment", lambda: there)
+    assert built(recipe, out) == ["parity", "table"]
+    monkeypatch.setattr(integers, "environment", lambda: there)
+    quantize = STAGES["quantize"].machine
+    assert quantize(QuantizeConfig()) != before == quantize(QuantizeConfig(target="vnni"))
 
 
 def test_a_step_that_checks_the_moment_always_runs(
