@@ -201,11 +201,11 @@ class Compression:
         self, file: str, candidates: Sequence[Candidate], measure: Callable[[], Measured]
     ) -> Measured:
         """Return measurements of this run, or of an earlier run with any limits."""
-        place, config = self.out / file, self.config
+        place, config, here = self.out / file, self.config, environment()
         conditions = [
             timing_of(config),
             [folder_digest(Path(name)) for name in config.students],
-            processor_name(environment()),
+            [processor_name(here), here.cores],
             library_versions(),
         ]
         if any(candidate.vocab for candidate in candidates):

@@ -168,6 +168,20 @@ def load_recipe(name: str) -> Recipe:
     return parse_recipe(Path(name).stem, text)
 
 
+class _Loader(yaml.SafeLoader):
+    """A loader that refuses a key that is there twice, of which YAML would drop the first."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        keys = [key.value for key, _ in node.value]
+        for key, _ in node.value:
+            if keys.count(key.value) > 1:
+                raise yaml.constructor.ConstructorError(
+                    problem=f"key {key.value!r} is there twice: leave one out",
+                    problem_mark=key.start_mark,
+                )
+        return super().construct_mapping(node, deep)
+
+
 def parse_recipe(name: str, text: str) -> Recipe:
     """Build a recipe from YAML and check that its steps fit together.
 
@@ -175,7 +189,7 @@ def parse_recipe(name: str, text: str) -> Recipe:
         ConfigError: the text is not a recipe, or a step cannot start from its named steps.
     """
     try:
-        values = yaml.safe_load(text)
+        values = yaml.load(text, _Loader)  # noqa: S506 - a SafeLoader
     except yaml.YAMLError as error:
         raise ConfigError(f"recipe {name!r} is not YAML: {error}") from None
     if not isinstance(values, dict):

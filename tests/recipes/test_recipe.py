@@ -31,6 +31,10 @@ def step(text: str) -> str:
 
 REFUSED = {
     "not a mapping": ("just text", "must have the keys summary, task and steps"),
+    "a key twice": (
+        f"{HEAD}  - {{name: a, stage: baseline, with: {{seed: 1, seed: 2}}}}\n",
+        "key 'seed' is there twice: .*line 4",
+    ),
     "bad YAML": (f"{HEAD}  - {{name: a", "recipe 'mine' is not YAML: .*line 4"),
     "no task": (
         "summary: toy\nsteps: [{name: a, stage: baseline}]",
