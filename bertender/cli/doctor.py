@@ -6,6 +6,7 @@ all rows.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
@@ -210,7 +211,14 @@ def _of_hardware(machine: Environment) -> list[Finding]:
             "profile must allow arch_prctl, and a sandbox may have none"
         )
     return [
-        _finding("Python", machine.python, "bertender runs on 3.11 to 3.13"),
+        _finding(
+            "Python",
+            machine.python,
+            "bertender runs on 3.11 to 3.13",
+            objection=None
+            if machine.python.startswith(("3.11.", "3.12.", "3.13."))
+            else "bertender is tested on 3.11 to 3.13: install it in one of these",
+        ),
         _finding("cores", str(machine.cores), "training and runtimes use all of them by default"),
         _finding(
             "memory",
@@ -328,6 +336,9 @@ def _of_serving(machine: Environment) -> Iterator[Finding]:
 
 def _of_data() -> list[Finding]:
     encoder, data = demo_encoder(), data_directory()
+    objection = None if data else "there is no such folder"
+    if data and not any(data.glob("*/*train*")):
+        objection = "no folder of a task is there, such as SST-2 with train.tsv"
     return [
         _finding(
             "demo encoder",
@@ -337,8 +348,9 @@ def _of_data() -> list[Finding]:
         ),
         _finding(
             DATA_VARIABLE,
-            str(data) if data else None,
+            os.environ.get(DATA_VARIABLE) or None,
             "GLUE tasks are read from this folder",
             "GLUE tasks come from the hub: set it to a folder with SST-2/train.tsv and so on",
+            objection,
         ),
     ]

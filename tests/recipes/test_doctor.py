@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from bertender.cli.doctor import findings
+from bertender.cli.doctor import Finding, findings
 from bertender.core.hardware import INTERESTING_FLAGS
+from bertender.core.machine import DATA_VARIABLE
 from bertender.models.runtimes import RUNTIMES
 from serve.server import installation
 from serve.server.advisories import AS_OF
@@ -84,3 +86,25 @@ def test_a_server_with_every_fix_is_clean_as_of_a_date(monkeypatch: pytest.Monke
     monkeypatch.setattr(installation, "find_installation", lambda: newest)
     (finding,) = (found for found in findings(bare()) if found.name == "Triton version")
     assert finding.ok and f"as of {AS_OF}" in finding.meaning
+
+
+def test_a_folder_of_data_without_any_is_not_in_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def said() -> Finding:
+        return findings(bare())[-1]
+
+    monkeypatch.setenv(DATA_VARIABLE, str(tmp_path / "gone"))
+    assert not said().ok and said().value.endswith("gone") and "no such folder" in said().meaning
+    monkeypatch.setenv(DATA_VARIABLE, str(tmp_path))
+    assert not said().ok and "SST-2 with train.tsv" in said().meaning
+    (tmp_path / "SST-2").mkdir()
+    (tmp_path / "SST-2" / "train.tsv.xz").touch()
+    assert said().ok
+    monkeypatch.delenv(DATA_VARIABLE)
+    assert said().value == "absent"
+
+
+@pytest.mark.parametrize(("python", "ok"), [("3.13.1", True), ("3.14.0", False)])
+def test_a_python_that_is_not_tested_is_said(python: str, ok: bool) -> None:
+    assert findings(bare().model_copy(update={"python": python}))[0].ok is ok
