@@ -18,6 +18,7 @@ from bertender.problems.problem import Problem
 from bertender.problems.reading import CellError, Columns, shown
 from bertender.problems.regression import REGRESSION
 from bertender.problems.single_label_classification import SINGLE_LABEL
+from bertender.problems.token_classification import TOKEN_CLASSIFICATION
 from bertender.tasks.rows import OnBadRow, SkippedRows, Table, lines_of, open_table, stop
 from bertender.tasks.task import Split, default_of, listed
 from bertender.text.batch import Example, is_blank
@@ -103,7 +104,7 @@ def label_names(labelled: Labelled, *, several: bool = True) -> tuple[str, ...]:
     all_rows = f"{where}: all {len(labelled.labels)} rows have"
     if problem is MULTI_LABEL:
         _check_sets(labelled, names, where)
-    if several and problem is SINGLE_LABEL and len(names) == 1:
+    if several and problem in (SINGLE_LABEL, TOKEN_CLASSIFICATION) and len(names) == 1:
         raise DataError(
             f"{all_rows} the label {names[0]!r}. A classifier needs examples of at least two."
         )

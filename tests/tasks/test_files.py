@@ -168,6 +168,13 @@ def test_one_class_only(files: Pair, suffix: str) -> None:
         load_files(files(suffix, train=[TRAIN[0], TRAIN[2]]))
 
 
+def test_words_of_one_tag_only(tmp_path: Path) -> None:
+    path = tmp_path / "a.conll"
+    path.write_text("apple O\nand O\n\npear O\n")
+    with pytest.raises(DataError, match="all 2 rows have the label 'O'"):
+        load_files(TaskConfig(train=path, dev=path))
+
+
 @pytest.mark.parametrize("suffix", READERS)
 @pytest.mark.parametrize("column", ["text_column", "pair_column", "label_column"])
 def test_missing_column(files: Pair, suffix: str, column: str) -> None:
