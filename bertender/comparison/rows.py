@@ -7,7 +7,6 @@ import itertools
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +39,7 @@ from bertender.comparison.records import (
 from bertender.core.artifact import Artifact, lineage
 from bertender.core.findings import ConstantFindings, Reliability, TextLengths
 from bertender.metrics import paired_change
-from bertender.metrics.metric import AllScores, Change, LabelSet, Score, is_labelled
+from bertender.metrics.metric import Change, LabelSet, Score, is_labelled
 from bertender.models.classifier import in_label_order
 from bertender.models.runtimes import DEFAULT_RUNTIME, RUNTIMES, preferred, runtime_of, suits
 from bertender.problems.problem import Problem
@@ -89,7 +88,7 @@ def timed_models(artifacts: Sequence[Artifact], runtimes: Sequence[str]) -> list
     return rows
 
 
-@dataclass(frozen=True)
+@dataclass
 class Scored:
     """Answers and scores of a row, whose classifier is closed before the next one is opened."""
 
@@ -105,12 +104,11 @@ class Scored:
     lengths: LengthsRead | None = None
     reliability: Reliability | None = None
 
-    @cached_property
-    def scores(self) -> AllScores:
-        """The scores by every metric of the kind of problem."""
+    def __post_init__(self) -> None:
+        # at once, so that an error comes before minutes of timing
         task, own = self.task, self.answers
         given = task.dev, task.metric, own.predictions, own.outputs
-        return all_scores(self.problem, self.labels, *given)
+        self.scores = all_scores(self.problem, self.labels, *given)
 
     @property
     def score(self) -> Score:
