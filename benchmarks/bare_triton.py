@@ -50,7 +50,7 @@ def bare_triton(
         models: the repository.
         folder: for what Triton needs while it runs; it is removed.
         ports: by their options; the others are free ones.
-        token: opens its routes of gRPC; they are open without one.
+        token: opens its routes; they are open without one.
 
     Raises:
         ServingError: it is not ready in time.
@@ -59,7 +59,7 @@ def bare_triton(
     options: dict[str, object] = {name.replace("port", "address"): HOST for name in taken}
     options |= taken
     if token:
-        options["grpc-restricted-protocol"] = RESTRICTED
+        options |= dict.fromkeys(("grpc-restricted-protocol", "http-restricted-api"), RESTRICTED)
     log = folder.with_suffix(".log")
     names = [each.parent.name for each in sorted(models.glob(f"*/{CONFIG_NAME}"))]
     with Workspace(folder) as workspace:

@@ -33,7 +33,7 @@ texts of other callers wait until a bucket of long ones has run; with 128, they 
 
 PORT_FIELDS = ("http_port", "grpc_port", "metrics_port")
 
-TRITON_SCHEME = "grpc://"
+TRITON_SCHEME = "http://"
 """Scheme for the address of a Triton started by another program."""
 
 STANDARD_OUTPUT = Path("-")
@@ -262,11 +262,11 @@ class ServeConfig(Config):
     triton: str | None = Field(
         None,
         pattern=rf"^{TRITON_SCHEME}[^/\s]+:\d+$",
-        description="start no Triton, and ask this one, as grpc://127.0.0.1:8001; it serves what "
+        description="start no Triton, and ask this one, as http://127.0.0.1:8004; it serves what "
         "--repository-only writes of the same artifacts",
     )
     triton_token_file: Path | None = Field(
-        None, description="the token of its --grpc-restricted-protocol; by default it asks for none"
+        None, description="the token of its --http-restricted-api; by default it asks for none"
     )
     http_port: int = Field(8000, ge=0, le=65535, description="HTTP port; 0 takes any free one")
     grpc_port: int | None = Field(

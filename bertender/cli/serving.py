@@ -105,7 +105,7 @@ def serve_command() -> Callable[..., None]:
             lines = [
                 f"model repository: {written}",
                 tried,
-                f"for `bertender serve --triton grpc://127.0.0.1:8001`: {command_line}",
+                f"for `bertender serve --triton http://127.0.0.1:8004`: {command_line}",
             ]
             print_result(state, lines, as_json=as_json)
             return

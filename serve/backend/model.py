@@ -32,7 +32,7 @@ from serve.wire import (
     Wishes,
 )
 
-OF_TRITON = {"LATE": "ALREADY_EXISTS"}
+OF_TRITON = {"LATE": "UNSUPPORTED"}
 """Attribute of TritonError by code of a refusal, where Triton lacks the code. No request has this
 error for another reason, so that the door recognises it."""
 

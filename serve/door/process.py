@@ -58,8 +58,8 @@ LARGE_BYTES = 128 * 1024
 """Larger blocks are returned to the system when they are freed."""
 OTHER_FILES = 64
 """Open files that are no connections: twice those of a door with a model."""
-KINDS_OF_CONNECTIONS = 5
-"""Those of three ports, and TLS handshakes at two of them."""
+KINDS_OF_CONNECTIONS = 7
+"""Those of three ports; of two of them, TLS handshakes, and calls to Triton."""
 CLOSE_S = 2.0
 """Longest wait for connections to close when no request is in flight."""
 

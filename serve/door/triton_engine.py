@@ -1,10 +1,10 @@
-"""Engines with Triton, which the door calls over one gRPC channel.
+"""Engines with Triton, which the door calls over HTTP.
 
 `TritonEngine` starts and ends Triton. `AttachedEngine` does neither: Triton may be NVIDIA's
 container in the door's pod. The door polls it every second, and is ready while its models are.
 
-Calls to Triton are never cancelled and have no deadline, which would cancel them: Triton 2.51
-crashes after some cancellations. Requests are given up by `abandon`.
+Inferences are never cancelled and have no deadline, which would cancel them: Triton 2.51 crashes
+after some cancellations. Requests are given up by `abandon`.
 """
 
 from __future__ import annotations
@@ -17,11 +17,9 @@ from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import quote
 
-import grpc
 import numpy as np
-from tritonclient.grpc import service_pb2 as messages
-from tritonclient.grpc import service_pb2_grpc
 
 from bertender.core.errors import ConfigError, ServingError
 from serve.config import TRITON_SCHEME, BackendParameters, ServeConfig
@@ -37,42 +35,32 @@ from serve.door.engine import (
     ended,
     model_of,
 )
+from serve.door.requests import BINARY_SIZE
+from serve.door.triton_http import FORBIDDEN, Answer, TritonHttp, UnsentError
 from serve.repository import model_names
-from serve.repository.config_pbtxt import CONFIG_NAME, read_model_config
+from serve.repository.config_pbtxt import CONFIG_NAME, model_config_of, read_model_config
 from serve.server.triton_process import LOOPBACK, Triton, checked_token
-from serve.wire import ABSTAINED, CANDIDATE_SUFFIX, ENCODER_NAME, GRPC_ADMIN_HEADER, Tensor
+from serve.wire import ABSTAINED, CANDIDATE_SUFFIX, ENCODER_NAME, Tensor
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+OK = 200
 POLL_S = 0.05
+CRASH_S = 2.0
+"""Longest time until the end of a Triton that has crashed is noticed."""
 LAUNCHES = 3
 PORT_IN_USE = "already in use"
 """Triton's message for a port in use."""
 METRICS_TIMEOUT_S = 5.0
-CHANNEL = (
-    ("grpc.enable_http_proxy", 0),
-    ("grpc.use_local_subchannel_pool", 1),  # a killed Triton leaves no connection behind
-    ("grpc.max_send_message_length", -1),
-    ("grpc.max_receive_message_length", -1),
-    ("grpc.initial_reconnect_backoff_ms", 50),
-    ("grpc.min_reconnect_backoff_ms", 50),
-    ("grpc.max_reconnect_backoff_ms", 200),
-    ("grpc.keepalive_time_ms", 2**31 - 1),
-)
-CODES: Mapping[grpc.StatusCode, Code] = {
-    grpc.StatusCode.INVALID_ARGUMENT: Code.INVALID,
-    grpc.StatusCode.NOT_FOUND: Code.UNKNOWN,
-    grpc.StatusCode.DEADLINE_EXCEEDED: Code.LATE,
-    grpc.StatusCode.ALREADY_EXISTS: Code.LATE,  # as the backend reports it
-    grpc.StatusCode.UNAVAILABLE: Code.UNAVAILABLE,
+CODES: Mapping[int, Code] = {
+    400: Code.INVALID,
+    404: Code.UNKNOWN,
+    501: Code.LATE,  # as the backend reports it
+    503: Code.UNAVAILABLE,
 }
-"""Codes for Triton's statuses; other statuses are failures."""
-UNSENT = "failed to connect"
-"""Start of grpcio's message for a call that was not sent."""
-RESTRICTED = "This protocol is restricted"
-"""Start of Triton's refusal of a request without the token."""
+"""Codes for Triton's statuses; other errors are failures."""
 
 # parameters for the backend, which clients cannot send
 CALLER, WAIT_MS, NUMBER, ABANDON = "caller", "wait_ms", "number", "abandon"
@@ -88,9 +76,8 @@ class AskedTriton(Engine):
 
     def __init__(self, names: Sequence[str], token: str) -> None:
         self.names = names
-        self.metadata = ((GRPC_ADMIN_HEADER, token),) if token else ()
-        self.channel: grpc.aio.Channel | None = None
-        self.stub: Any = None
+        self.token = token
+        self.http: TritonHttp | None = None
         self.ended: asyncio.Future[None] | None = None
         self._models: dict[str, Model] = {}
         self._calls: dict[int, asyncio.Task[tuple[Tensor, ...]]] = {}
@@ -98,77 +85,61 @@ class AskedTriton(Engine):
         """Calls that go on without a caller."""
 
     def _open(self, address: str) -> None:
-        self.channel = grpc.aio.insecure_channel(address, CHANNEL)
-        self.stub = service_pb2_grpc.GRPCInferenceServiceStub(self.channel)
+        self.http = TritonHttp(address, self.token)
 
     async def _are_ready(self) -> bool:
+        assert self.http is not None
+        paths = ("/v2/health/live", *(f"{_path(name)}/ready" for name in self.names))
         try:
-            await self.stub.ServerLive(messages.ServerLiveRequest(), metadata=self.metadata)
-            for name in self.names:
-                request = messages.ModelReadyRequest(name=name)
-                if not (await self.stub.ModelReady(request, metadata=self.metadata)).ready:
+            for path in paths:
+                if (await self.http.ask("GET", path)).status != OK:
                     return False
-        except grpc.aio.AioRpcError:  # Triton does not listen yet, or does not know the model yet
+        except ConnectionError:  # Triton does not listen yet
             return False
         return True
 
-    async def _close(self) -> None:
-        if self.channel is not None:
-            await self.channel.close()
-        self.channel = None
+    def _close(self) -> None:
+        if self.http is not None:
+            self.http.close()
+        self.http = None
 
     async def models(self) -> Mapping[str, Model]:
         return self._models
 
     async def infer(self, request: InferRequest) -> tuple[Tensor, ...]:
-        call = asyncio.create_task(self._ask(request))
+        call = asyncio.create_task(self._outputs(request))
         self._calls[request.number] = call
         call.add_done_callback(lambda done: self._calls.pop(request.number, None))
         return await _answer_of(call)
 
-    async def _ask(self, request: InferRequest) -> tuple[Tensor, ...]:
-        message = self._message(request.model, request.inputs)
-        parameters = message.parameters
-        parameters[CALLER].string_param = request.caller
-        parameters[NUMBER].int64_param = request.number
-        if request.truncate:
-            parameters["truncate"].bool_param = True
-        if request.counted:
-            parameters["counted"].bool_param = True
+    async def _outputs(self, request: InferRequest) -> tuple[Tensor, ...]:
+        parameters: dict[str, bool | float | str] = {
+            CALLER: request.caller,
+            NUMBER: request.number,
+            "truncate": request.truncate,
+            "counted": request.counted,
+        }
         if request.timeout_ms is not None:
-            parameters[WAIT_MS].double_param = request.timeout_ms
+            parameters[WAIT_MS] = request.timeout_ms
         try:
-            response = await self._answer(self.stub.ModelInfer, message)
+            return (await self._infer(request.model, request.inputs, parameters)).tensors()
         except RefusedError as error:
             if error.code is Code.UNKNOWN:  # the door knows the model: Triton is about to end
                 raise away() from None
             raise
-        return tuple(
-            Tensor(each.name, each.datatype, tuple(each.shape), data)
-            for each, data in zip(response.outputs, response.raw_output_contents, strict=True)
-        )
-
-    def _message(self, model: str, inputs: Sequence[Tensor]) -> Any:
-        return messages.ModelInferRequest(
-            model_name=model,
-            inputs=[
-                messages.ModelInferRequest.InferInputTensor(
-                    name=each.name, datatype=each.datatype, shape=each.shape
-                )
-                for each in inputs
-            ],
-            raw_input_contents=[each.data for each in inputs],
-        )
 
     def abandon(self, request: InferRequest) -> None:
         if request.number not in self._calls:
             return
         text = np.array([[b"-"]], np.object_)
         inputs = [Tensor.of_array(each.name, text) for each in request.inputs]
-        message = self._message(request.model, inputs)
-        message.parameters[ABANDON].int64_param = request.number
-        message.parameters[CALLER].string_param = request.caller
-        self._start(self._say(message))
+        self._start(self._abandon(request, inputs))
+
+    async def _abandon(self, request: InferRequest, inputs: Sequence[Tensor]) -> None:
+        parameters: dict[str, bool | float | str]
+        parameters = {ABANDON: request.number, CALLER: request.caller}
+        with suppress(RefusedError):  # the answer is none
+            await self._infer(request.model, inputs, parameters)
 
     def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Start work that goes on even if nobody waits for it."""
@@ -177,42 +148,56 @@ class AskedTriton(Engine):
         task.add_done_callback(self._further.discard)
         return task
 
-    async def _say(self, message: Any) -> None:
-        """Send a request, and ignore the answer."""
-        with suppress(RefusedError):
-            await self._answer(self.stub.ModelInfer, message)
+    async def _infer(
+        self, model: str, inputs: Sequence[Tensor], parameters: Mapping[str, bool | float | str]
+    ) -> Answer:
+        content = {
+            "parameters": {**parameters, "binary_data_output": True},
+            "inputs": [
+                {
+                    "name": each.name,
+                    "datatype": each.datatype,
+                    "shape": each.shape,
+                    "parameters": {BINARY_SIZE: len(each.data)},
+                }
+                for each in inputs
+            ],
+        }
+        return await self._ask(
+            "POST", f"{_path(model)}/infer", content, [each.data for each in inputs]
+        )
 
-    async def _answer(self, route: Any, message: Any) -> Any:
+    async def _ask(
+        self, method: str, path: str, content: object = None, data: Sequence[bytes] = ()
+    ) -> Answer:
         """Return Triton's answer.
 
         Raises:
             RefusedError: there is no answer, or it is an error.
         """
-        if self.channel is None or self.ended is None or self.ended.done():
+        if self.http is None or self.ended is None or self.ended.done():
             raise away()
         try:
-            return await route(message, metadata=self.metadata)
-        except grpc.aio.AioRpcError as error:
-            raise self._refusal(error) from None
-        except grpc.aio.UsageError:  # the channel was closed meanwhile
+            answer = await self.http.ask(method, path, content, data)
+        except UnsentError:
             raise away() from None
+        except ConnectionResetError:
+            raise await self._lost() from None
+        if answer.status == OK:
+            return answer
+        code = CODES.get(answer.status, Code.FAILED)
+        after_s = RETRY_AFTER_S if code is Code.UNAVAILABLE else None
+        raise RefusedError(code, answer.error(), after_s)
 
-    def _refusal(self, error: grpc.aio.AioRpcError) -> RefusedError:
-        if error.code() is grpc.StatusCode.CANCELLED:  # not by the door: Triton is ending
-            return away()
-        code, reason = CODES.get(error.code(), Code.FAILED), error.details() or str(error.code())
-        if code is not Code.UNAVAILABLE:
-            return RefusedError(code, reason)
-        if self.channel is not None and (
-            self.channel.get_state() is grpc.ChannelConnectivity.READY
-        ):
-            return RefusedError(Code.UNAVAILABLE, reason, RETRY_AFTER_S)
-        return away() if reason.startswith(UNSENT) else ended()
+    async def _lost(self) -> RefusedError:
+        """Return the refusal of a request whose connection ended."""
+        return ended()
 
     async def _states(self) -> Sequence[ModelState]:
-        index = await self._answer(self.stub.RepositoryIndex, messages.RepositoryIndexRequest())
+        index = await self._ask("POST", "/v2/repository/index", {})
         return [
-            ModelState(each.name, each.version, each.state, each.reason) for each in index.models
+            ModelState(each["name"], *(each.get(key, "") for key in ("version", "state", "reason")))
+            for each in index.json()
         ]
 
     def is_ready(self) -> bool:
@@ -226,11 +211,15 @@ class AskedTriton(Engine):
                 versions[each.name] = max(int(each.version), versions.get(each.name, 0))
         models = {}
         for name, version in versions.items():
-            request = messages.ModelConfigRequest(name=name)
-            config = (await self._answer(self.stub.ModelConfig, request)).config
+            answer = await self._ask("GET", f"{_path(name)}/config")
+            config = model_config_of(answer.json())
             if "artifact" in config.parameters:
                 models[name] = model_of(config, str(version))
         self._models = models
+
+
+def _path(model: str) -> str:
+    return f"/v2/models/{quote(model, safe='')}"
 
 
 async def _answer_of(call: asyncio.Task[T]) -> T:
@@ -281,11 +270,11 @@ class TritonEngine(AskedTriton):
 
     async def _launch(self) -> None:
         """Start Triton, and wait until its models are ready."""
-        await self._close()
+        self._close()
         self._launching = asyncio.ensure_future(asyncio.to_thread(self.triton.launch))
         await asyncio.shield(self._launching)
         self._watch_end()
-        self._open(self.triton.grpc_address)
+        self._open(self.triton.address)
         await self._until_ready()
 
     def _watch_end(self) -> None:
@@ -302,6 +291,14 @@ class TritonEngine(AskedTriton):
                 ended.set_result(None)
 
         loop.add_reader(descriptor, note)
+
+    async def _lost(self) -> RefusedError:
+        if self.http is None:  # the door has given this Triton up
+            return ended()
+        assert self.ended is not None and self.triton.supervisor is not None
+        # told to end, Triton closes its connections before it ends well
+        await asyncio.wait({self.ended}, timeout=CRASH_S)
+        return ended() if self.triton.supervisor.poll() else away()
 
     async def _until_ready(self) -> None:
         assert self.ended is not None
@@ -320,19 +317,20 @@ class TritonEngine(AskedTriton):
 
     async def _check_closed(self) -> None:
         """Check that Triton refuses requests without the token, before using it."""
+        open_http = TritonHttp(self.triton.address, token="")
         try:
-            await self.stub.ServerLive(messages.ServerLiveRequest())
-        except grpc.aio.AioRpcError as error:
-            if RESTRICTED in (error.details() or ""):
-                return
-        raise ServingError(
-            "the server answered a request without the token, and was stopped: its routes are "
-            "open. Use a version of the server that knows --grpc-restricted-protocol."
-        )
+            status = (await open_http.ask("GET", "/v2/health/live")).status
+        finally:
+            open_http.close()
+        if status != FORBIDDEN:
+            raise ServingError(
+                "the server answered a request without the token, and was stopped: its routes are "
+                "open. Use a version of the server that knows --http-restricted-api."
+            )
 
     async def stop(self) -> None:
         """End Triton, and remove the workspace."""
-        await self._close()
+        self._close()
         if self._launching is not None:  # its waiter may have gone
             await asyncio.wait({self._launching})
         await asyncio.to_thread(self.triton.end)
@@ -359,9 +357,8 @@ class TritonEngine(AskedTriton):
 
     async def _load(self, model: str) -> None:
         # from its folder, without files or settings from a request
-        request = messages.RepositoryModelLoadRequest(model_name=model)
         try:
-            await self._answer(self.stub.RepositoryModelLoad, request)
+            await self._ask("POST", f"/v2/repository/models/{quote(model, safe='')}/load", {})
             if not model.endswith(CANDIDATE_SUFFIX):
                 self.names = self.triton.models = tuple(dict.fromkeys((*self.names, model)))
         finally:
@@ -371,9 +368,8 @@ class TritonEngine(AskedTriton):
         await _answer_of(self._start(self._unload(model)))
 
     async def _unload(self, model: str) -> None:
-        request = messages.RepositoryModelUnloadRequest(model_name=model)
         try:
-            await self._answer(self.stub.RepositoryModelUnload, request)
+            await self._ask("POST", f"/v2/repository/models/{quote(model, safe='')}/unload", {})
             self.names = self.triton.models = tuple(each for each in self.names if each != model)
         finally:
             await self._refresh()
@@ -440,7 +436,7 @@ class AttachedEngine(AskedTriton):
             if await self._asks_for_token():
                 raise ServingError(
                     f"triton={TRITON_SCHEME}{self.address}: it has another token. Name the file "
-                    "with that of its --grpc-restricted-protocol: --triton-token-file."
+                    "with that of its --http-restricted-api: --triton-token-file."
                 )
             if loop.time() > deadline:
                 raise ServingError(
@@ -460,13 +456,10 @@ class AttachedEngine(AskedTriton):
         return False
 
     async def _asks_for_token(self) -> bool:
-        try:
+        assert self.http is not None
+        with suppress(TimeoutError, ConnectionError):
             async with asyncio.timeout(ANSWER_S):
-                await self.stub.ServerLive(messages.ServerLiveRequest(), metadata=self.metadata)
-        except grpc.aio.AioRpcError as error:
-            return RESTRICTED in (error.details() or "")
-        except TimeoutError:
-            pass
+                return (await self.http.ask("GET", "/v2/health/live")).status == FORBIDDEN
         return False
 
     async def _update_models(self) -> None:
@@ -524,7 +517,7 @@ class AttachedEngine(AskedTriton):
             self._looking.cancel()
             await asyncio.wait({self._looking})
         self._looking = None
-        await self._close()
+        self._close()
         if self.ended is not None and not self.ended.done():
             self.ended.set_result(None)
 

@@ -24,6 +24,7 @@ from typing import Any
 from google.protobuf import (  # type: ignore[import-untyped]
     descriptor_pb2,
     descriptor_pool,
+    json_format,
     message_factory,
     text_format,
 )
@@ -229,6 +230,11 @@ def write_model_config(path: Path, config: ModelConfig) -> None:
 def read_model_config(path: Path) -> ModelConfig:
     """Read a config.pbtxt."""
     return text_format.Parse(path.read_text(encoding="utf-8"), triton.ModelConfig())
+
+
+def model_config_of(values: Mapping[str, object]) -> ModelConfig:
+    """Return a configuration from Triton's JSON; fields of later versions are left out."""
+    return json_format.ParseDict(values, triton.ModelConfig(), ignore_unknown_fields=True)
 
 
 def parameters_of(config: ModelConfig) -> BackendParameters:

@@ -1,12 +1,12 @@
 """Triton behind the door: its files, command line and processes, and the reason if it ends.
 
 door -> supervisor -> tritonserver -> Python stub. The supervisor ends the others when the door ends
-in any way (see `supervisor`). Triton listens only for the door: gRPC on a socket in the workspace,
-a private folder of this user; no HTTP; metrics on a loopback port.
+in any way (see `supervisor`). Triton listens only for the door: HTTP on a socket in the workspace,
+a private folder of this user; no gRPC; metrics on a loopback port.
 
 Triton has no authentication. Anyone who reaches a port may register shared memory, load and unload
 models, read statistics, and change trace and log settings; and valid requests can crash an older
-version. Its option `--grpc-restricted-protocol` refuses requests without a header; here it closes
+version. Its option `--http-restricted-api` refuses requests without a header; here it closes
 all routes to all clients but the door.
 """
 
@@ -59,7 +59,7 @@ CATEGORIES = (
 
 
 RESTRICTED = f"{','.join(CATEGORIES)}:{ADMIN_HEADER}={TOKEN_MARK}"
-"""Option value that closes all gRPC routes to requests without the token."""
+"""Option value that closes all routes to requests without the token."""
 
 
 def launch(
@@ -113,12 +113,12 @@ def launch(
 
 def attached_command(repository: Path, models: Sequence[str]) -> list[str]:
     """Return the command line of a Triton for `bertender serve --triton`: loopback address, no
-    HTTP, and another metrics port than the door's."""
+    gRPC, and other ports than the door's."""
     options = {
         "model-repository": repository,
-        "allow-http": "false",
-        "grpc-address": "127.0.0.1",
-        "grpc-port": 8001,
+        "allow-grpc": "false",
+        "http-address": "127.0.0.1",
+        "http-port": 8004,
         "metrics-port": 8003,
     }
     return _command("tritonserver", models, options)
@@ -303,7 +303,7 @@ class Triton:
         return log_file_of(self.config, self.workspace)
 
     @property
-    def grpc_address(self) -> str:
+    def address(self) -> str:
         """Address of Triton's socket, through the supervisor's working directory, since the full
         path may be too long for a socket."""
         assert self.supervisor is not None
@@ -321,7 +321,6 @@ class Triton:
         self.metrics_port = ports["metrics_port"]
         (self.workspace.path / CONTROL_SOCKET).unlink(missing_ok=True)  # left by a killed Triton
         self.log_start = begin_log(self.log_file)
-        address, _, port = CONTROL_SOCKET.rpartition(":")
         self.supervisor = launch(
             installation,
             self.workspace,
@@ -329,12 +328,11 @@ class Triton:
             self.log_file,
             log_max_bytes=int(self.config.log_max_mb * 2**20),
             options={
-                "allow-http": "false",
-                "grpc-address": f"unix:{address}",
-                "grpc-port": port,
+                "allow-grpc": "false",
+                "http-address": f"unix:{CONTROL_SOCKET}",
                 "metrics-address": LOOPBACK,
                 "metrics-port": self.metrics_port,
-                "grpc-restricted-protocol": RESTRICTED,
+                "http-restricted-api": RESTRICTED,
             },
             token=self.token,
         )

@@ -176,7 +176,7 @@ UNLIKE_THEIR_DEFAULT = {
     "adversarial": "freelb",
     "optimizer": "lamb",
     "server": "embedded",
-    "triton": "grpc://127.0.0.1:8001",
+    "triton": "http://127.0.0.1:8004",
     "otlp_endpoint": "http://127.0.0.1:4318",
     "allow_origin": "https://example.com",
     "across": "layer",

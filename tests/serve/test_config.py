@@ -42,7 +42,7 @@ OTHER_VALUES = {
     "otlp_endpoint": "http://127.0.0.1:4318",
     **dict.fromkeys(("access_log", "api_keys"), "a file"),
     **dict.fromkeys(TLS, "a file"),
-    "triton": "grpc://127.0.0.1:8001",
+    "triton": "http://127.0.0.1:8004",
     "triton_token_file": "token",
 }
 """For those that no number can be added to."""
@@ -109,7 +109,7 @@ def test_a_repository_for_a_triton_elsewhere_has_its_settings(
 @pytest.mark.parametrize("name", [*REPOSITORY_SETTINGS, "profile"])
 def test_a_triton_that_something_else_starts_has_its_own_settings(name: str) -> None:
     values = {name: "tuned.json" if name == "profile" else other_value(name)}
-    values["triton"] = "grpc://127.0.0.1:8001"
+    values["triton"] = "http://127.0.0.1:8004"
     with pytest.raises(ConfigError, match=f"triton=grpc.* and {name}=.*--repository-only"):
         ServeCommandConfig.parse(values)
 

@@ -175,8 +175,8 @@ def test_triton_beside_the_door_serves_what_the_door_asks(
     assert mounts[0]["repository"] == mounts[1]["repository"]
     assert config.repository_only.is_relative_to(mounts[0]["repository"])
     asked = parsed_arguments(door["args"])[1].triton
-    (port,) = (word.partition("=")[2] for word in command if word.startswith("--grpc-port="))
-    assert asked == f"grpc://127.0.0.1:{port}"
+    (port,) = (word.partition("=")[2] for word in command if word.startswith("--http-port="))
+    assert asked == f"http://127.0.0.1:{port}"
 
 
 def test_triton_ends_after_the_door() -> None:

@@ -39,7 +39,7 @@ class TritonError(Exception):
     UNAVAILABLE = 4
     INTERNAL = 5
     CANCELLED = 6
-    ALREADY_EXISTS = 7
+    UNSUPPORTED = 7
 
     @property
     def code(self) -> int:

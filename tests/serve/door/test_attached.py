@@ -93,7 +93,7 @@ def test_it_answers_and_follows_whether_triton_is_there(
     texts = [("apple saw",), ("plum",)]
     logits = local.logits(texts)
     expected = [local.labels[int(row.argmax())] for row in np.stack(logits)]
-    with serving(onnx_artifact, attached(triton.grpc_url)) as server:
+    with serving(onnx_artifact, attached(triton.http_url)) as server:
         assert not family_of(server), "it starts no process"
         assert [each.label for each in classify(texts, server.http_url)] == expected
         assert get(server.config.metrics_port, "/metrics").status == 200
@@ -107,7 +107,7 @@ def test_it_answers_and_follows_whether_triton_is_there(
         process.kill()
         wait_for(server, 503)
         assert get(server.config.http_port, "/v2/health/live").status == 200
-        port = {"grpc-port": triton.grpc_port}
+        port = {"http-port": triton.http_port}
         with bare_triton(repository, tmp_path / "again", ports=port):
             wait_for(server, 200)
             assert [each.label for each in classify(texts, server.http_url)] == expected
@@ -120,7 +120,7 @@ def processes_of(triton: BareTriton) -> list[psutil.Process]:
         for each in psutil.process_iter(["name", "cmdline"])
         if each.info["name"] == TRITON_NAME
         and any(
-            word.endswith(f"grpc-port={triton.grpc_port}") for word in each.info["cmdline"] or []
+            word.endswith(f"http-port={triton.http_port}") for word in each.info["cmdline"] or []
         )
     ]
 
@@ -132,8 +132,8 @@ def test_it_has_the_token_that_triton_asks_for(
     file.write_text(f"{TOKEN}\n")
     with bare_triton(repository, tmp_path / "triton", token=TOKEN) as triton:
         with pytest.raises(ServingError, match="has another token"):
-            start(onnx_artifact, attached(triton.grpc_url))
-        start(onnx_artifact, attached(triton.grpc_url, triton_token_file=file))
+            start(onnx_artifact, attached(triton.http_url))
+        start(onnx_artifact, attached(triton.http_url, triton_token_file=file))
 
 
 def test_what_its_repository_sets_holds(onnx_artifact: Artifact, tmp_path: Path) -> None:
@@ -141,7 +141,7 @@ def test_what_its_repository_sets_holds(onnx_artifact: Artifact, tmp_path: Path)
     repository = write_repository(onnx_artifact, tmp_path / "models", config)
     with (
         bare_triton(repository, tmp_path / "triton") as triton,
-        serving(onnx_artifact, attached(triton.grpc_url)) as server,
+        serving(onnx_artifact, attached(triton.http_url)) as server,
         Endpoint(server.http_url) as endpoint,
     ):
         assert endpoint.model.longest_input == 8
@@ -158,7 +158,7 @@ def test_the_page_describes_what_another_triton_numbers_itself(
     write_model_config(model / CONFIG_NAME, config)
     with (
         bare_triton(tmp_path / "models", tmp_path / "triton") as triton,
-        serving(onnx_artifact, attached(triton.grpc_url, page=True)) as server,
+        serving(onnx_artifact, attached(triton.http_url, page=True)) as server,
     ):
         (found,) = json.loads(get(server.config.http_port, "/about").body)
     assert (found["version"], found["labels"]) == ("7", [*onnx_artifact.card.task.labels])
@@ -173,9 +173,9 @@ def test_a_triton_without_the_model_is_refused(
     triton: BareTriton, pair_artifact: Artifact, onnx_artifact: Artifact
 ) -> None:
     with pytest.raises(ServingError, match="'classifier' is of another artifact"):
-        start(pair_artifact, attached(triton.grpc_url))
+        start(pair_artifact, attached(triton.http_url))
     with pytest.raises(ServingError, match=r"models other were not ready within 1 s"):
-        start({"other": onnx_artifact}, attached(triton.grpc_url, ready_timeout_s=1))
+        start({"other": onnx_artifact}, attached(triton.http_url, ready_timeout_s=1))
 
 
 @pytest.mark.parametrize(
@@ -192,4 +192,4 @@ def test_what_does_not_fit_is_refused(
     onnx_artifact: Artifact, settings: dict[str, object], reason: str
 ) -> None:
     with pytest.raises(ConfigError, match=reason):
-        start(onnx_artifact, attached("grpc://127.0.0.1:1", **settings))
+        start(onnx_artifact, attached("http://127.0.0.1:1", **settings))

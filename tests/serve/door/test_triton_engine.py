@@ -6,18 +6,16 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-import grpc
 import numpy as np
 import psutil
 import pytest
-from tritonclient.grpc import service_pb2 as messages
-from tritonclient.grpc import service_pb2_grpc
 
 from bertender.core.artifact import Artifact
 from bertender.models.classifier import Classifier
 from serve.config import ServeConfig
 from serve.door.engine import Code, InferRequest, RefusedError
 from serve.door.triton_engine import TritonEngine
+from serve.door.triton_http import TritonHttp
 from serve.repository import write_repository
 from serve.server.triton_process import Triton
 from serve.server.workspace import REPOSITORY, Workspace
@@ -105,7 +103,7 @@ def test_a_request_whose_connection_is_given_up_is_refused(onnx_artifact: Artifa
             each.suspend()
         asked = asyncio.create_task(engine.infer(request_of(b"apple saw")))
         await asyncio.sleep(0.1)
-        await engine._close()
+        engine._close()
         with pytest.raises(RefusedError) as refused:
             await asked
         assert refused.value.code is Code.ENDED
@@ -143,16 +141,16 @@ def test_nobody_else_reaches_it(onnx_artifact: Artifact) -> None:
         assert engine.triton.token not in line and "=****" in line
         (socket,) = [each for each in engine.triton.workspace.path.iterdir() if each.is_socket()]
         assert socket.parent.stat().st_mode & 0o077 == 0
-        async with grpc.aio.insecure_channel(engine.triton.grpc_address) as channel:
-            stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
-            for call, request in {
-                stub.ModelInfer: messages.ModelInferRequest(model_name="classifier"),
-                stub.ModelConfig: messages.ModelConfigRequest(name="classifier"),
-                stub.RepositoryIndex: messages.RepositoryIndexRequest(),
-                stub.SystemSharedMemoryStatus: messages.SystemSharedMemoryStatusRequest(),
-            }.items():
-                with pytest.raises(grpc.aio.AioRpcError, match="restricted"):
-                    await call(request)
+        stranger = TritonHttp(engine.triton.address, token="")
+        for method, path in (
+            ("POST", "/v2/models/classifier/infer"),
+            ("GET", "/v2/models/classifier/config"),
+            ("POST", "/v2/repository/index"),
+            ("GET", "/v2/systemsharedmemory/status"),
+        ):
+            answer = await stranger.ask(method, path, {})
+            assert answer.status == 403 and "restricted" in answer.error()
+        stranger.close()
 
     with_engine(onnx_artifact, use)
 
