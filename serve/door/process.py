@@ -17,9 +17,8 @@ import sys
 from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import grpc
 import uvloop
 
 from bertender.core.artifact import GOLDEN_NAME, Artifact, read_golden
@@ -32,10 +31,10 @@ from bertender.text.tokenizer import open_tokenizer
 from serve.config import BackendParameters, ServeConfig
 from serve.door.embedded import EmbeddedEngine
 from serve.door.engine import Engine, Model
-from serve.door.grpc_front import grpc_server, listen
 from serve.door.http import http_app, metrics_app
 from serve.door.http_server import HttpServer, http_server
 from serve.door.service import Door, DoorSettings
+from serve.door.triton_engine import AttachedEngine, TritonEngine
 from serve.door.watch import Heartbeat, Patience, WatchedEngine
 from serve.page import Page
 from serve.repository.config_pbtxt import (
@@ -48,6 +47,9 @@ from serve.server.addresses import is_loopback, listening_error, with_ports
 from serve.server.supervisor import HURRYING, STOPPING
 from serve.server.triton_process import IN_FLIGHT_TIMEOUT_S, Triton, admin_token
 from serve.server.workspace import Workspace, log_file_of
+
+if TYPE_CHECKING:
+    import grpc
 
 logger = logging.getLogger(__name__)
 
@@ -75,11 +77,7 @@ def _engine_of(repository: Path, config: ServeConfig, workspace: Workspace) -> E
     if config.is_embedded:
         return EmbeddedEngine(repository, config, log_file_of(config, workspace))
     if config.triton is not None:
-        from serve.door.triton_engine import AttachedEngine
-
         return AttachedEngine(repository, config)
-    from serve.door.triton_engine import TritonEngine
-
     return TritonEngine(Triton(repository, config, workspace))
 
 
@@ -252,6 +250,8 @@ class Process:
 
     async def _grpc(self, held: socket.socket, port: int) -> grpc.aio.Server:
         """Start to listen for gRPC, which opens its port itself."""
+        from serve.door.grpc_front import grpc_server, listen  # loads gRPC, 11 MB
+
         front = grpc_server(self.door, (await self.engine.models()).values())
         held.close()
         try:

@@ -373,7 +373,7 @@ def serve_forever(
     Raises:
         ServingError: the server ended by itself.
     """
-    from serve.door.process import run  # gRPC takes long to load
+    from serve.door.process import run  # loads the libraries of the door
 
     try:
         with _interrupted_by_signals(), prepared(models, config) as server:
@@ -419,7 +419,7 @@ async def _serve_here(
         on_ready: called in a thread when the server is ready.
         look: called every LOOK_S seconds, in a thread.
     """
-    from serve.door.process import process_of  # gRPC takes long to load
+    from serve.door.process import process_of  # loads the libraries of the door
 
     def ready(config: ServeConfig) -> None:
         server.note(config)

@@ -198,12 +198,12 @@ def test_where_files_are_few_connections_are_fewer(monkeypatch: pytest.MonkeyPat
     limits = [(100, 400)]
     monkeypatch.setattr(resource, "getrlimit", lambda kind: limits[-1])
     monkeypatch.setattr(resource, "setrlimit", lambda kind, pair: limits.append(pair))
-    assert most_connections() == 67 and limits[-1] == (400, 400)
+    assert most_connections() == 48 and limits[-1] == (400, 400)
     limits.append((10, 10))
     assert most_connections() == 1
     for most in (2**20, resource.RLIM_INFINITY):
         limits.append((1024, most))
-        assert most_connections() == 1000 and limits[-1] == (5064, most)
+        assert most_connections() == 1000 and limits[-1] == (7064, most)
 
 
 def wait_for_readiness(port: int, status: int, timeout_s: float) -> None:

@@ -363,8 +363,12 @@ def test_calls_that_expire_or_are_cancelled(
                 except grpc.FutureCancelledError:
                     statuses["CANCELLED"] += 1
                 except grpc.RpcError as error:
-                    is_refused = any(words in error.details() for words in NO_ROOM)
-                    statuses["NO ROOM" if is_refused else error.code().name] += 1
+                    name, reason = error.code().name, error.details()
+                    if any(words in reason for words in NO_ROOM):
+                        name = "NO ROOM"
+                    elif name not in ("CANCELLED", "DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED"):
+                        name = f"{name}: {reason}"
+                    statuses[name] += 1
 
     attack(count // 10)  # 50 calls at once need more memory than one, and keep it
     with unharmed(served, local, is_long=count > 1000):
@@ -470,7 +474,7 @@ def part_of(server: Server, part: str) -> psutil.Process:
     )
 
 
-@pytest.mark.fault("a process behind the door hangs", "requests get 503 until it has started again")
+@pytest.mark.fault("a process behind the door hangs", "502 or 503 until it has started again")
 @pytest.mark.slow
 @pytest.mark.server
 @pytest.mark.parametrize("seconds", [2, 8, 30])
@@ -480,7 +484,7 @@ def part_of(server: Server, part: str) -> psutil.Process:
 def test_a_process_that_stands_still(
     onnx_artifact: Artifact, local: Classifier, tmp_path: Path, kind: str, part: str, seconds: int
 ) -> None:
-    """Nobody gets a wrong answer; whoever is refused is told to come again, and may."""
+    """Nobody gets a wrong answer; 502 is for what it had when it was killed."""
     with running(onnx_artifact, tmp_path, server=kind) as server, ThreadPoolExecutor(1) as pool:
         process = part_of(server, part)
         process.send_signal(signal.SIGSTOP)
@@ -489,11 +493,11 @@ def test_a_process_that_stands_still(
         with suppress(psutil.NoSuchProcess):
             process.send_signal(signal.SIGCONT)
         answer = asked.result(60)
-        assert answer is not None and answer.status in (200, 503)
+        assert answer is not None and answer.status in (200, 502, 503)
         deadline = time.monotonic() + 30
         while (answer := exchange(server.config.http_port, post(body()))) is not None:
             if answer.status == 200:
                 break
-            assert answer.status == 503 and time.monotonic() < deadline
+            assert answer.status in (502, 503) and time.monotonic() < deadline
             time.sleep(0.2)
         check_answers(server, local)
