@@ -110,7 +110,7 @@ def test_a_repository_for_a_triton_elsewhere_has_its_settings(
 def test_a_triton_that_something_else_starts_has_its_own_settings(name: str) -> None:
     values = {name: "tuned.json" if name == "profile" else other_value(name)}
     values["triton"] = "http://127.0.0.1:8004"
-    with pytest.raises(ConfigError, match=f"triton=grpc.* and {name}=.*--repository-only"):
+    with pytest.raises(ConfigError, match=f"triton=http.* and {name}=.*--repository-only"):
         ServeCommandConfig.parse(values)
 
 
