@@ -37,7 +37,7 @@ def test_the_log_of_a_crash_is_there_after_it(repository: Path) -> None:
         with pytest.raises(ServingError, match=r"The log is in (\S+\.log)\.$") as crash:
             server.wait()
     log = Path(str(crash.value).rpartition(" ")[2].rstrip("."))
-    assert "Started GRPCInferenceService" in log.read_text()
+    assert "Started HTTPService" in log.read_text()
     log.unlink()
 
 
@@ -102,7 +102,7 @@ def test_no_text_is_in_the_log(ended: Ended) -> None:
 
 @pytest.mark.server
 def test_the_log_goes_to_standard_output(ended: Ended) -> None:
-    assert "Started GRPCInferenceService" in ended.log
+    assert "Started HTTPService" in ended.log
 
 
 def test_a_greatest_size_is_of_a_file() -> None:

@@ -98,7 +98,9 @@ def test_readiness_ends_before_the_door_does(running: Server) -> None:
         stopping.result(20)
 
 
-@pytest.mark.fault("a process behind the door hangs", "requests get 503 until it has started again")
+@pytest.mark.fault(
+    "a process behind the door hangs", "requests get 502 or 503 until it has started again"
+)
 @pytest.mark.slow
 def test_what_stands_still_behind_it_is_started_again(running: Server) -> None:
     port, before = running.config.http_port, family_of(running)

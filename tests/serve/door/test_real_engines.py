@@ -474,7 +474,9 @@ def part_of(server: Server, part: str) -> psutil.Process:
     )
 
 
-@pytest.mark.fault("a process behind the door hangs", "502 or 503 until it has started again")
+@pytest.mark.fault(
+    "a process behind the door hangs", "requests get 502 or 503 until it has started again"
+)
 @pytest.mark.slow
 @pytest.mark.server
 @pytest.mark.parametrize("seconds", [2, 8, 30])
