@@ -147,8 +147,9 @@ def scratch_folder() -> Iterator[Path]:
             if left.lstat().st_uid == os.getuid() and not left.is_symlink():
                 with FileLock(left / "lock", timeout=0):
                     shutil.rmtree(left, ignore_errors=True)
-    folder = Path(tempfile.mkdtemp(prefix=SCRATCH))
+    folder = Path(tempfile.mkdtemp(prefix=f".{SCRATCH}"))
     with FileLock(folder / "lock"):
+        folder = folder.rename(folder.with_name(folder.name[1:]))  # removed by nobody until now
         try:
             yield folder
         finally:

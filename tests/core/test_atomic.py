@@ -117,3 +117,22 @@ def test_temporary_files_of_killed_processes_go_with_the_next(
     with scratch_folder() as outer, scratch_folder() as inner:
         assert outer.is_dir() and inner.is_dir() and not left.parent.exists()
     assert {*tmp_path.iterdir()} == {elsewhere, link} and not [*elsewhere.iterdir()]
+
+
+def test_a_folder_that_is_not_locked_yet_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process begins at the same time."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    make = tempfile.mkdtemp
+
+    def meanwhile(prefix: str) -> str:
+        monkeypatch.setattr(tempfile, "mkdtemp", make)
+        folder = make(prefix=prefix)
+        with scratch_folder():
+            return folder
+
+    monkeypatch.setattr(tempfile, "mkdtemp", meanwhile)
+    with scratch_folder() as folder:
+        assert folder.stat().st_mode & 0o777 == 0o700
+    assert not [*tmp_path.iterdir()]
