@@ -39,7 +39,7 @@ STOPPING = (signal.SIGTERM, signal.SIGHUP)
 OF_THE_SYSTEM = re.compile(r"\(os error \d+\)")
 """End of the system's errors in safetensors and tokenizers, whose exceptions are no OSError."""
 
-HOME = re.compile("(--[a-z-]+=)~(?=/)")
+HOME = re.compile("^(--[a-z-]+=)~(?=/)")
 """Start of an option whose home folder no shell has put in: it would be a folder named `~`."""
 
 MAKE, MEASURE, SERVE, LOOK_UP = "Make", "Measure", "Serve", "Look up"
