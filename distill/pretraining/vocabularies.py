@@ -49,6 +49,11 @@ logger = logging.getLogger(__name__)
 
 LETTERS_SHARE = 4
 """One entry in so many may be a letter; words with rarer letters become unknown."""
+USUAL_LETTERS = 1000
+"""Letters with an entry however rare, as in the vocabulary of BERT."""
+COVERAGE = 0.9995
+"""Share of the letters of a corpus at which further ones have no entry, as SentencePiece's
+`character_coverage`: those of Chinese matter, and foreign ones in an English corpus do not."""
 UNKNOWN_SHARE = 0.005
 """Share of the letters of a corpus without an entry above which a warning is logged."""
 OF_WORDPIECE = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
@@ -385,15 +390,21 @@ def _known_words(counts: Counter[str], most: int) -> dict[str, int]:
 
 def _known_letters(counts: Counter[str], most: int) -> set[str]:
     """Return the most frequent letters; a warning is logged if the others are many."""
-    known = dict(_commonest(counts, most))
-    if (share := 1 - sum(known.values()) / max(counts.total(), 1)) > UNKNOWN_SHARE:
+    known: set[str] = set()
+    covered, total = 0, counts.total()
+    for letter, count in _commonest(counts, most):
+        if len(known) >= USUAL_LETTERS and covered >= COVERAGE * total:
+            break
+        known.add(letter)
+        covered += count
+    if (share := 1 - covered / max(total, 1)) > UNKNOWN_SHARE:
         logger.warning(
             "%.1f %% of the letters of the corpus are none of the %d commonest: words with them "
             "are read as unknown, or byte by byte. Give a larger vocabulary_size: one entry in %d "
             "may be a letter, and the corpus has %d",
             *(100 * share, most, LETTERS_SHARE, len(counts)),
         )
-    return {*known}
+    return known
 
 
 def _commonest(counts: Counter[str], most: int) -> list[tuple[str, int]]:

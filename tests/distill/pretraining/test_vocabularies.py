@@ -17,6 +17,7 @@ from transformers import PreTrainedTokenizerBase
 
 from bertender.core.errors import ConfigError, UnknownNameError
 from bertender.text.tokenizer import load_tokenizer
+from distill.pretraining import vocabularies
 from distill.pretraining.config import TOKENIZERS, PretrainConfig
 from distill.pretraining.vocabularies import MOST_COUNTED, train_tokenizer
 from tests.toys import FRUIT, TOOLS, packed
@@ -265,6 +266,17 @@ def test_many_letters_without_an_entry_are_said(
     train_tokenizer(name, texts, 2000, 32)
     assert "% of the letters of the corpus are none of the" in caplog.text
     assert "the corpus has 120" in caplog.text
+
+
+@pytest.mark.parametrize("name", ["wordpiece", "char-bpe", "unigram", "sentencepiece"])
+def test_rare_letters_take_no_entries_from_words(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(vocabularies, "USUAL_LETTERS", 5)
+    monkeypatch.setattr(vocabularies, "COVERAGE", 0.9)
+    rare = {chr(0x3B1 + number) for number in range(20)}
+    known = train_tokenizer(name, ["apple pear"] * 100 + sorted(rare), 600, 32).get_vocab()
+    assert {*"apler"} <= {*"".join(known)} and not rare & {*"".join(known)}
 
 
 def test_letters_without_an_entry_are_bytes() -> None:
