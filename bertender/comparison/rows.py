@@ -109,6 +109,11 @@ class Scored:
         task, own = self.task, self.answers
         given = task.dev, task.metric, own.predictions, own.outputs
         self.scores = all_scores(self.problem, self.labels, *given)
+        self.further_scores = {
+            name: score_by(task.metric, task.labels, other.dev, own.predictions, own.outputs)
+            for name, other in self.further_tasks.items()
+            for own in (self.further[name],)
+        }
 
     @property
     def score(self) -> Score:
@@ -127,16 +132,6 @@ class Scored:
     def constant(self) -> ConstantFindings | None:
         """The one label of all predictions, if it is one."""
         return found_constant(self.task, self.task.dev, self.answers.predictions)
-
-    @property
-    def further_scores(self) -> dict[str, Score]:
-        """The scores on the held-out texts of other tasks."""
-        task = self.task
-        return {
-            name: score_by(task.metric, task.labels, other.dev, own.predictions, own.outputs)
-            for name, other in self.further_tasks.items()
-            for own in (self.further[name],)
-        }
 
 
 def scored_row(

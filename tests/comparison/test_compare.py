@@ -141,14 +141,37 @@ def test_parity_comes_from_the_card_and_is_missing_where_none_was_measured(
     assert copy.parity.texts == 4 + 2 * 4  # and as many of one word, and over-long ones
 
 
-def test_models_are_scored_on_the_texts_of_further_tasks(
-    teacher: Artifact, task: Task, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    other = replace(task, dev=task.dev.first(9))
+@pytest.fixture
+def with_another(task: Task, monkeypatch: pytest.MonkeyPatch) -> Task:
+    """A task whose models are scored on the texts of another one too."""
     monkeypatch.setitem(TASKS, "toy", replace(ToyNamedTask.of(task), scored_too=("toy-other",)))
+    other = replace(task, dev=task.dev.first(9))
     monkeypatch.setitem(TASKS, "toy-other", ToyNamedTask.of(other))
-    found = compare([teacher], replace(task, source={"task": "toy"}), CONFIG)
-    score, _ = evaluate(open_classifier(teacher, threads=1), other.dev, task.metric)
+    return replace(task, source={"task": "toy"})
+
+
+@pytest.mark.parametrize("scores", ["all_scores", "score_by"])
+def test_a_score_fails_before_anything_is_timed(
+    scores: str, teacher: Artifact, with_another: Task, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*given: object) -> None:
+        raise ModelError("no score")
+
+    def timed(*given: object) -> None:
+        pytest.fail("timed")
+
+    monkeypatch.setattr(f"bertender.comparison.rows.{scores}", fails)
+    monkeypatch.setattr("bertender.comparison.compare.measure_models", timed)
+    with pytest.raises(ModelError, match="no score"):
+        compare([teacher], with_another, CONFIG)
+
+
+def test_models_are_scored_on_the_texts_of_further_tasks(
+    teacher: Artifact, with_another: Task
+) -> None:
+    found = compare([teacher], with_another, CONFIG)
+    other, metric = with_another.dev.first(9), with_another.metric
+    score, _ = evaluate(open_classifier(teacher, threads=1), other, metric)
     assert found.rows[0].further == {"toy-other": score}
     table = markdown_table(found)
     assert "toy-other accuracy" in table
