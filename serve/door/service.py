@@ -186,7 +186,7 @@ class Door:
 
     async def infer(self, visit: Visit, asked: Asked, model: Model, caller: Caller) -> list[Tensor]:
         """Return the outputs for a request. A cancelled task abandons the work without interrupting
-        it, since requests share a connection.
+        it, since other requests run with it.
 
         Raises:
             RefusedError: there are no outputs.

@@ -226,16 +226,11 @@ async def _answer_of(call: asyncio.Task[T]) -> T:
     """Return the result of a call, which goes on if its caller is cancelled.
 
     Raises:
-        RefusedError: the call failed, or its channel was closed meanwhile, which cancels it.
+        RefusedError: the call failed.
     """
     # retrieved even if nobody waits, since asyncio reports errors that are not
     call.add_done_callback(lambda done: done.cancelled() or done.exception())
-    try:
-        return await asyncio.shield(call)
-    except asyncio.CancelledError:
-        if call.cancelled():
-            raise ended() from None
-        raise
+    return await asyncio.shield(call)
 
 
 class TritonEngine(AskedTriton):
@@ -265,8 +260,11 @@ class TritonEngine(AskedTriton):
                 # another process took the metrics port
                 if not left or PORT_IN_USE not in str(error):
                     raise
-        await self._check_closed()
-        await self._refresh()
+        try:
+            await self._check_closed()
+            await self._refresh()
+        except (RefusedError, ConnectionError) as error:  # it has ended since
+            raise ServingError(f"the server did not start: {self.triton.reason}") from error
 
     async def _launch(self) -> None:
         """Start Triton, and wait until its models are ready."""

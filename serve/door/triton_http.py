@@ -121,7 +121,7 @@ class _Connection(asyncio.Protocol):
     def on_message_complete(self) -> None:
         self.answer.status = self.parser.get_status_code()
         self.answer.body = b"".join(self.parts)
-        self.parser = httptools.HttpResponseParser(self)
+        self.is_open = self.parser.should_keep_alive()
         if self.waiting is not None and not self.waiting.done():
             self.waiting.set_result(self.answer)
 
@@ -173,7 +173,7 @@ class TritonHttp:
             raise
         finally:
             self._busy.discard(connection)
-        if len(self._idle) < MOST_IDLE and not self._is_closed:
+        if connection.is_open and len(self._idle) < MOST_IDLE and not self._is_closed:
             self._idle.append(connection)
         else:
             connection.close()

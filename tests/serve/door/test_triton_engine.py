@@ -11,6 +11,7 @@ import psutil
 import pytest
 
 from bertender.core.artifact import Artifact
+from bertender.core.errors import ServingError
 from bertender.models.classifier import Classifier
 from serve.config import ServeConfig
 from serve.door.engine import Code, InferRequest, RefusedError
@@ -70,6 +71,26 @@ def test_it_answers_dies_and_starts_again(onnx_artifact: Artifact, local: Classi
         wishes = {"truncate": True, "timeout_ms": 999.5, "counted": True}
         outputs = {each.name: each for each in await engine.infer(request_of(b"saw", **wishes))}
         assert outputs[TOKENS].array().tolist() == [[3]]
+
+    with_engine(onnx_artifact, use)
+
+
+def test_one_that_ends_as_soon_as_it_is_ready_has_not_started(
+    onnx_artifact: Artifact, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def use(engine: TritonEngine) -> None:
+        check = engine._check_closed
+
+        async def ended_before() -> None:
+            await engine.kill()
+            await check()
+
+        monkeypatch.setattr(engine, "_check_closed", ended_before)
+        await engine.kill()
+        with pytest.raises(ServingError, match="the server did not start"):
+            await engine.start()
+        monkeypatch.undo()
+        await engine.start()
 
     with_engine(onnx_artifact, use)
 
