@@ -112,7 +112,7 @@ def import_model(
     from bertender.recipes.recorded_task import recorded_task
     from bertender.tasks.loading import problem_type_named
 
-    settings, out = _task_settings(task), Path(out).expanduser()
+    settings, out = _task_settings(task), Path(_at_home(out))
     check_not_finished(out, force)
     with scratch_folder() as folder:
         made = imported(
@@ -420,7 +420,7 @@ def compress(
 
     chosen, source = CompressConfig.parse(_merged(config, settings)), opened(teacher)
     own = in_labels_of(task_of([source], task), source)
-    return Compression(source, own, chosen, Path(out).expanduser(), force=force).run()
+    return Compression(source, own, chosen, Path(_at_home(out)), force=force).run()
 
 
 def verify(
@@ -553,8 +553,8 @@ def score(
     from bertender.scoring.score import score as scored
 
     chosen = ScoreConfig.parse(_merged(config, settings))
-    place = Path(out).expanduser()
-    return scored(opened(artifact), os.fspath(source), place, chosen, force)
+    place = Path(_at_home(out))
+    return scored(opened(artifact), _at_home(source), place, chosen, force)
 
 
 def serve(
@@ -687,7 +687,7 @@ def deploy(
 
     chosen = DeployConfig.parse(_merged(config, settings))
     source = opened(artifact, verify=False)  # checked when its files are copied
-    return replace_served(source, os.fspath(to), chosen)
+    return replace_served(source, _at_home(to), chosen)
 
 
 def run_recipe(
@@ -719,10 +719,10 @@ def run_recipe(
     from bertender.recipes.recipe import Recipe, Setting, load_recipe, recipes_of
     from bertender.recipes.recipe import run_recipe as run
 
-    chosen = recipe if isinstance(recipe, Recipe) else load_recipe(os.fspath(recipe))
+    chosen = recipe if isinstance(recipe, Recipe) else load_recipe(_at_home(recipe))
     parted = ((*place.partition("."), value) for place, value in plain(settings or {}).items())
     chosen = chosen.with_settings(Setting(step, key, value) for step, _, key, value in parted)
-    directory = Path(out or Path("runs") / chosen.name).expanduser()
+    directory = Path(_at_home(out or Path("runs") / chosen.name))
     return [
         outcome
         for folder, own in recipes_of(chosen, directory, force=force).items()
@@ -742,7 +742,7 @@ def make(
     """Run a stage that writes an artifact; with `force`, over a finished one."""
     from bertender.recipes.stages import STAGES
 
-    stage, whole, out = STAGES[name], _merged(config, settings), Path(out).expanduser()
+    stage, whole, out = STAGES[name], _merged(config, settings), Path(_at_home(out))
     if stage.file_setting and sources and is_teacher_file(sources[0]):
         whole[stage.file_setting], sources = os.fspath(cast(PathLike, sources[0])), sources[1:]
     chosen = stage.parse(whole)
@@ -786,7 +786,7 @@ def _report(
     """Run a stage that reports; the report is saved at `out`, if given."""
     from bertender.recipes.stages import STAGES
 
-    stage, out = STAGES[name], None if out is None else Path(out).expanduser()
+    stage, out = STAGES[name], None if out is None else Path(_at_home(out))
     check_savable("--out", out, "JSON")
     chosen = stage.parse(_merged(config, settings))
     artifacts = [opened(source) for source in sources]
@@ -805,8 +805,9 @@ def opened(source: ArtifactLike, *, verify: bool = True) -> Artifact:
     return open_artifact(_at_home(source), verify=verify)
 
 
-def _at_home(source: PathLike) -> str:
-    return os.path.expanduser(os.fspath(source))  # noqa: PTH111 - "./a" as a path is a hub's "a"
+def _at_home(place: PathLike) -> str:
+    # by pathlib "./a" would be a hub's "a", and "~a" an error where no user has that name
+    return os.path.expanduser(os.fspath(place))  # noqa: PTH111
 
 
 def task_of(artifacts: Sequence[Artifact], task: TaskLike | None) -> Task:

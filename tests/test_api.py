@@ -176,7 +176,8 @@ def test_the_home_folder_is_put_in(
     onnx = bertender.export(teacher, task, out="~/onnx", parity_texts=4)
     assert onnx.path == tmp_path / "onnx"
     assert bertender.open_model("~/onnx").labels == task.labels
-    assert [each.name for each in tmp_path.iterdir()] == ["onnx"]
+    bertender.export(teacher, task, out="~no-user", parity_texts=4)
+    assert {each.name for each in tmp_path.iterdir()} == {"onnx", "~no-user"}
 
 
 RECIPE = {

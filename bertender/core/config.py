@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from inspect import get_annotations
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError, ValidationInfo
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+)
 
 from bertender.core.errors import ConfigError, UnknownNameError, nearest_hint
 
@@ -60,6 +68,13 @@ class Config(Record):
 
     rules: ClassVar[Mapping[str, Rule[Any]]] = {}
     """Conflicts of settings that a class adds to those of its bases, by name."""
+
+    @field_validator("*")
+    @classmethod
+    def _at_home(cls, value: Any) -> Any:
+        """Put the home folder in, as a shell does where it sees a path: not in a recipe."""
+        # without a user of the name, `~name` stays
+        return Path(os.path.expanduser(value)) if isinstance(value, Path) else value  # noqa: PTH111
 
     @classmethod
     def all_rules(cls) -> Mapping[str, Rule[Any]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import pytest
@@ -12,6 +13,7 @@ from bertender.core.config import Config, Record, Rule
 from bertender.core.errors import ConfigError
 from bertender.recipes.stage import Stage
 from bertender.recipes.stages import STAGES
+from bertender.tasks.task import TaskConfig
 
 
 class Oven(Config):
@@ -170,3 +172,10 @@ def test_changed_settings_are_explicit_and_the_others_are_not() -> None:
     changed = Oven(bread="rye").changed({"heat": "90"})
     assert changed == Oven(bread="rye", heat=90.0)
     assert changed.is_explicit("heat") and not changed.is_explicit("minutes")
+
+
+def test_a_path_may_name_the_home_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/me")
+    found = TaskConfig.parse({"train": "~/a.csv", "dev": "~no-user/a.csv", "task": "~/a"})
+    assert (found.train, found.dev) == (Path("/home/me/a.csv"), Path("~no-user/a.csv"))
+    assert found.task == "~/a"
