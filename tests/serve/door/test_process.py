@@ -23,6 +23,7 @@ from bertender.core.errors import PortTakenError
 from serve.config import ServeConfig
 from serve.door.process import Process, most_connections
 from serve.server.server import Server
+from tests.packages import ROOT
 from tests.serve.door.fake_engine import FakeEngine
 from tests.serve.processes import assert_gone, family_of, stub_of
 from tests.serve.routes import ask_http
@@ -206,6 +207,8 @@ def test_where_files_are_few_connections_are_fewer(monkeypatch: pytest.MonkeyPat
     for most in (2**20, resource.RLIM_INFINITY):
         limits.append((1024, most))
         assert most_connections() == 1000 and limits[-1] == (7064, most)
+    page = (ROOT / "docs" / "serving" / "deploy.md").read_text()
+    assert f"fewer where `ulimit -Hn` is below {limits[-1][0]:,}" in page
 
 
 def wait_for_readiness(port: int, status: int, timeout_s: float) -> None:
