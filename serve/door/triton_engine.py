@@ -40,7 +40,7 @@ from serve.door.triton_http import FORBIDDEN, Answer, TritonHttp, UnsentError
 from serve.repository import model_names
 from serve.repository.config_pbtxt import CONFIG_NAME, model_config_of, read_model_config
 from serve.server.triton_process import LOOPBACK, Triton, checked_token
-from serve.wire import ABSTAINED, CANDIDATE_SUFFIX, ENCODER_NAME, Tensor
+from serve.wire import ABSTAINED, ADMIN_HEADER, CANDIDATE_SUFFIX, ENCODER_NAME, Tensor
 
 logger = logging.getLogger(__name__)
 
@@ -434,7 +434,8 @@ class AttachedEngine(AskedTriton):
             if await self._asks_for_token():
                 raise ServingError(
                     f"triton={TRITON_SCHEME}{self.address}: it has another token. Name the file "
-                    "with that of its --http-restricted-api: --triton-token-file."
+                    f"with that of {ADMIN_HEADER} in its --http-restricted-api: "
+                    "--triton-token-file."
                 )
             if loop.time() > deadline:
                 raise ServingError(
