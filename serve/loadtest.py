@@ -761,13 +761,16 @@ def load_svg(test: LoadTest) -> str:
 
 
 def _by_percentile(run: LoadRun) -> str:
-    """Draw a run; each further nine of the percentile has the same width."""
-    succeeded = [ms for ms, came in zip(run.latency_ms, run.outcome, strict=True) if came == "ok"]
+    """Draw a run up to the share of its requests with a response; each further nine of the
+    percentile has the same width."""
+    outcomes = zip(run.latency_ms, run.outcome, strict=True)
+    lasting_ms = [ms if outcome == "ok" else math.inf for ms, outcome in outcomes]
     nines = {percentile: -math.log10(1 - percentile / 100) for percentile in NINES}
     depths = np.linspace(0.0, nines[NINES[-1]], POINTS)
     percentages = 100 * (1 - 10**-depths)
-    latency_ms = np.percentile(succeeded, percentages) if succeeded else np.zeros(POINTS)
-    points = list(zip(depths.tolist(), latency_ms.tolist(), strict=True))
+    latency_ms = np.percentile(lasting_ms, percentages, method="higher")
+    drawn = np.isfinite(latency_ms)
+    points = list(zip(depths[drawn].tolist(), latency_ms[drawn].tolist(), strict=True))
     title = f"latency (ms) by percentile, {run.load} of {run.texts_per_request} texts"
     marks = {place: f"p{percentile:g}" for percentile, place in nines.items()}
     return _svg(title, [Line("latency", BLUE, points)], marks)

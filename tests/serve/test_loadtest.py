@@ -256,7 +256,12 @@ def test_a_search_is_drawn_by_rate(served_test: LoadTest) -> None:
     drawn = load_svg(served_test.model_copy(update={"runs": tuple(runs), "limit": limit}))
     assert polylines(drawn) == 3 and "limit of the p99: 500 ms" in drawn
     unanswered = at_rate(outcomes_of(1.0, "failed"), 20.0, duration_s=9)
-    assert polylines(load_svg(served_test.model_copy(update={"runs": (unanswered,)}))) == 1
+    assert polylines(load_svg(served_test.model_copy(update={"runs": (unanswered,)}))) == 0
+    half = at_rate(outcomes_of(0.5, "rejected"), 20.0, duration_s=200)
+    drawn = load_svg(served_test.model_copy(update={"runs": (half,)}))
+    line = ElementTree.fromstring(drawn).find("{*}polyline")
+    furthest = float(line.get("points").split()[-1].split(",")[0])
+    assert furthest < 200, "up to p50, as half of the requests have no response"
 
 
 @pytest.fixture
