@@ -99,7 +99,15 @@ def read_settings(folder: Path) -> VectorSettings:
             "endpoints here do not add. Set default_prompt_name to null in a copy, and send texts "
             "with the prompt."
         )
+    pooling = _object(folder / pooling_file(folder))
     if known := [text for text in (prompts.get("prompts") or {}).values() if text]:
+        if pooling.get("include_prompt") is False:
+            raise ModelError(
+                f"{folder / pooling_file(folder)}: include_prompt=false leaves the tokens of "
+                f"prompts ({', '.join(map(repr, known))}) out of the pooling, and bertender cannot "
+                "tell them from the text: its vectors would be others. To send texts without "
+                f"prompts, set prompts to {{}} in {PROMPTS_NAME} of a copy."
+            )
         logger.warning(
             "%s was trained with prompts before texts (%s): send texts with them",
             folder,
@@ -108,7 +116,6 @@ def read_settings(folder: Path) -> VectorSettings:
     tokens = next(filter(None, (_object(folder / name) for name in TRANSFORMER_NAMES)), {})
     if tokens.get("do_lower_case"):
         _check_lower_case(folder)
-    pooling = _object(folder / pooling_file(folder))
     return VectorSettings(
         _pooling_of(pooling, folder), "Normalize" in kinds, tokens.get("max_seq_length")
     )

@@ -560,3 +560,14 @@ def test_one_pair_a_batch_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"batch_size=1: .* Give 2 or more"):
         finetune_by_name(similarity_task(8, 8), config, tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def test_prompts_that_are_left_out_of_the_pooling_are_refused(tmp_path: Path) -> None:
+    write_settings(tmp_path, VectorSettings(), 16)
+    pooling = {"pooling_mode_mean_tokens": True, "include_prompt": False}
+    write(tmp_path / "1_Pooling/config.json", json.dumps(pooling))
+    assert read_settings(tmp_path).pooling == "mean", "without prompts, nothing is left out"
+    prompts = {"prompts": {"query": "query: ", "document": ""}}
+    write(tmp_path / "config_sentence_transformers.json", json.dumps(prompts))
+    with pytest.raises(ModelError, match=r"include_prompt=false .*'query: '.* set prompts to \{\}"):
+        read_settings(tmp_path)
