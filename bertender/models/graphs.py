@@ -15,7 +15,7 @@ from onnx.external_data_helper import ExternalDataInfo, set_external_data, uses_
 
 from bertender.core.errors import ModelError
 from bertender.core.progress import quiet_tools
-from bertender.models.onnx_session import ERRORS_ONLY, ONNX_DATA_NAME, RUNTIME_DOMAIN
+from bertender.models.onnx_session import ERRORS_ONLY, ONNX_DATA_NAME, RENAMES, RUNTIME_DOMAIN
 
 PATTERNS = "bert"
 """The optimizer's name for the patterns of encoders."""
@@ -254,10 +254,13 @@ class ForeignGraph:
                 "text-classification or token-classification)."
             )
         (output,) = fitting
-        made_by = {name: node.op_type for node in self.model.graph.node for name in node.output}
-        if (last := made_by.get(output.name)) in PROBABILITIES:
+        made_by = {name: node for node in self.model.graph.node for name in node.output}
+        last = made_by.get(output.name)
+        while last is not None and last.op_type in RENAMES:  # as behind float16
+            last = made_by.get(last.input[0])
+        if last is not None and last.op_type in PROBABILITIES:
             raise ModelError(
-                f"{self.path}: its output {output.name} is that of {last}, so that it has "
+                f"{self.path}: its output {output.name} is that of {last.op_type}, so that it has "
                 "probabilities, and a softmax of these would be their score. Export the model with "
                 "its logits."
             )
