@@ -93,7 +93,8 @@ def import_model(
         source: a folder that `save_pretrained` wrote, a folder or file of ONNX with its tokenizer,
             or a hub's NAME or NAME@REVISION.
         task: a name or the settings of `load_task`, whose labels become the model's; `dev`
-            alone is enough. If the model has one output, `problem_type` defines its meaning.
+            alone is enough. Where config.json states no problem type, or the model has one output,
+            `problem_type` defines the meaning of its outputs.
         out: directory of the artifact.
         labels: names of the labels in the order of the logits; by default those of config.json.
         pooling: `mean`, `cls` or `lasttoken`, to make an encoder without a head output text

@@ -59,9 +59,9 @@ def compare(
         cascade: a small and a strong artifact of them, which form one more row.
 
     Raises:
-        ConfigError: there are no artifacts, or no artifact for a runtime; an artifact reads more
-            or fewer texts than an example has; or the kind of problem has no cascade, or no texts
-            to choose its threshold on.
+        ConfigError: there are no artifacts, or no artifact for a runtime; an artifact is for
+            another kind of problem, or reads more or fewer texts than an example has; or the kind
+            has no cascade, or no texts to choose its threshold on.
         RuntimeMissingError: a runtime is not installed.
         ModelError: an artifact's labels are not the task's, in any order, or its logits are not
             finite.
@@ -163,12 +163,12 @@ def texts_chosen_on(artifacts: Sequence[Artifact]) -> tuple[ChosenOn, ...]:
 
 def _predicts(record: TaskRecord, task: Task) -> bool:
     """Return whether a model predicts the labels of a task; one of choices takes any number."""
-    if record.problem_type != task.problem_type:
-        return False
     return task.problem.places_are_labels or same_labels(record.labels, task.labels, task.problem)
 
 
 def _check_labels(artifacts: Sequence[Artifact], task: Task) -> None:
+    for artifact in artifacts:
+        task.check_problem(artifact)
     others = [
         f"{artifact.place} has {artifact.card.task.labels}, of task {artifact.card.task.name!r}"
         for artifact in artifacts
@@ -179,8 +179,6 @@ def _check_labels(artifacts: Sequence[Artifact], task: Task) -> None:
             f"task {task.name!r} has labels {task.labels}, but {'; '.join(others)}. "
             "Compare artifacts of one task, and give that task."
         )
-    for artifact in artifacts:
-        task.check_columns(artifact)
 
 
 Samples = Callable[[ComparisonRow], Sequence[Rounds]]

@@ -84,9 +84,6 @@ HUB_SUFFIXES = (".json", ".txt", ".model")
 POOLING_SUFFIX = "_Pooling/config.json"
 """Suffix of sentence-transformers' file with the pooling."""
 
-SENTENCE_SETTING = "sentence_transformers"
-"""Setting of config.json that CrossEncoder writes."""
-
 HEADS_OF: Mapping[str, Problem[Any]] = {
     "ForSequenceClassification": SINGLE_LABEL,  # the config may say another kind
     "ForTokenClassification": TOKEN_CLASSIFICATION,
@@ -97,11 +94,14 @@ HEADS_OF: Mapping[str, Problem[Any]] = {
 
 
 class ImportConfig(Config):
-    """Config in the card of an imported artifact: its source."""
+    """Config in the card of an imported artifact: its source, and what the user said of it."""
 
     source: str
     revision: str | None = None
     """Commit of a hub."""
+    labels: tuple[str, ...] | None = None
+    pooling: PoolingName | None = None
+    problem_type: str | None = None
     optimize: str = "none"
     """`fused` where a graph has operators of ONNX Runtime."""
 
@@ -159,8 +159,8 @@ def import_model(
         out: directory of the artifact.
         labels: label names, in the order of the logits; by default those of config.json.
         pooling: pooling of an encoder without a head, to vectors of length 1.
-        problem_type: problem type of a model with one output, which may be a number or rank
-            passages; by default the type in config.json, or a number.
+        problem_type: problem type of a model whose config.json states none, or whose one output
+            may be a number or rank passages; by default one label, or a number.
 
     Raises:
         ConfigError: the number of `labels` differs from the model's; or `pooling` is set for a
@@ -443,7 +443,14 @@ def _write(
             fitted=dict(problem.unfitted([()])),
         ),
         stage=IMPORT_STAGE,
-        config=ImportConfig(source=found.place, revision=found.revision, optimize=optimize),
+        config=ImportConfig(
+            source=found.place,
+            revision=found.revision,
+            labels=None if labels is None else tuple(labels),
+            pooling=pooling,
+            problem_type=problem_type,
+            optimize=optimize,
+        ),
         seed=0,
         precision=precision,
     ) as draft:
@@ -502,7 +509,7 @@ def _head_of(
         raise ModelError(f"the config.json of {found.source} cannot be read: {error}") from None
     if pooling or has_pooling(found.folder):
         return _vector_head(found, config, labels, pooling)
-    problem = _problem_of_one_output(_problem_of(config, found), config, found, problem_type)
+    problem = _problem_of(config, found, problem_type)
     if problem.places_are_labels:
         return _head_of_choices(config, problem, found, labels)
     id2label: Mapping[Any, str] = config.id2label or {}
@@ -594,9 +601,13 @@ def _takes_all_choices(config: PretrainedConfig) -> bool:
     return any(str(name).endswith("ForMultipleChoice") for name in config.architectures or [])
 
 
-def _problem_of(config: PretrainedConfig, found: FinishedModel) -> Problem[Any]:
-    """Return the kind of problem of a model's head."""
-    stated: str | None = config.problem_type
+def _problem_of(config: PretrainedConfig, found: FinishedModel, wanted: str | None) -> Problem[Any]:
+    """Return the kind of problem of a model's head, or the user's where it may be several.
+
+    Raises:
+        ModelError: the model has no classification head, or an unknown one.
+        ConfigError: the user wants a kind that the head is not.
+    """
     classes = [str(name) for name in config.architectures or []]
     by_class = [
         problem for name in classes for end, problem in HEADS_OF.items() if name.endswith(end)
@@ -608,59 +619,65 @@ def _problem_of(config: PretrainedConfig, found: FinishedModel) -> Problem[Any]:
             f"{', '.join(classes) or 'no class'} (architectures), and the known heads "
             f"are {heads}. An encoder becomes one with `bertender finetune --teacher "
             f"{found.source}`; one that gives vectors of texts as it is, with `bertender import "
-            f"{found.source} --pooling mean --out DIRECTORY`."
+            f"{found.source} --pooling mean --out DIRECTORY`. If it has a head, name its class "
+            "under architectures in a copy."
         )
-    if by_class[0] is not SINGLE_LABEL:
-        return by_class[0]
+    may_be = _may_be(config, found) if by_class[0] is SINGLE_LABEL else (by_class[0],)
+    if wanted is None:
+        if may_be == ONE_OUTPUT:
+            _warn_of_one_output(config, found)
+        return may_be[0]
+    if any(wanted == each.name for each in may_be):
+        return PROBLEMS[wanted]
+    raise ConfigError(
+        f"problem_type={wanted}: the head of {found.source} is that of "
+        f"{' or '.join(each.name for each in may_be)}. Leave it out, or give another model; where "
+        "config.json has a wrong problem_type, correct it in a copy."
+    )
+
+
+ONE_OUTPUT = (REGRESSION, RANKING, MULTI_LABEL)
+"""Kinds of problems whose models may have one output for a text."""
+
+
+def _may_be(config: PretrainedConfig, found: FinishedModel) -> tuple[Problem[Any], ...]:
+    """Return the kinds of problems that a head which labels texts may be of, the default first."""
+    stated: str | None = config.problem_type
     outputs = tuple((config.id2label or {}).values())
     if outputs == MULTIPLE_CHOICE.output_names(()):
-        return MULTIPLE_CHOICE
+        return (MULTIPLE_CHOICE,)
     if outputs == RANKING.label_names(()):
-        return RANKING
-    if config.num_labels == 1 and stated != MULTI_LABEL.name:
-        stated = REGRESSION.name
-    elif stated == REGRESSION.name:
+        return RANKING, REGRESSION
+    if stated == MULTI_LABEL.name:
+        return (MULTI_LABEL,)
+    if config.num_labels == 1:  # a softmax of one logit would always be 1
+        return (REGRESSION, RANKING) if stated == REGRESSION.name else ONE_OUTPUT
+    if stated is None:
+        return SINGLE_LABEL, MULTI_LABEL
+    if stated == REGRESSION.name:
         raise ModelError(
             f"{found.source} predicts {config.num_labels} numbers of a text (problem_type "
             f"{stated!r}), and bertender knows models of one. Make one for each of them."
         )
-    if stated is not None and stated not in PROBLEMS:
+    if stated not in PROBLEMS:
         raise ModelError(
             f"{found.source} has problem_type {stated!r} and {config.num_labels} logits, and this "
             f"version knows {', '.join(PROBLEMS)}. Its outputs would be read wrongly."
         )
-    return PROBLEMS[stated or SINGLE_LABEL.name]
+    return (PROBLEMS[stated],)
 
 
-ONE_OUTPUT = (REGRESSION, RANKING)
-"""Kinds of problems whose models have one output for a text."""
-
-
-def _problem_of_one_output(
-    problem: Problem[Any], config: PretrainedConfig, found: FinishedModel, wanted: str | None
-) -> Problem[Any]:
-    """Return the user's kind of problem for a model with one output, else the kind of its config.
-
-    Raises:
-        ConfigError: the model has another kind of head.
-    """
-    either = problem in ONE_OUTPUT
-    if wanted is None or wanted == problem.name:
-        if wanted is None and problem is REGRESSION and config.problem_type is None:
-            by = " (it was saved by CrossEncoder)" if hasattr(config, SENTENCE_SETTING) else ""
-            logger.warning(
-                "%s has one output, and config.json does not say what it is for%s: it is taken "
-                "for a number (--problem-type %s). If it scores the passages of a query: bertender "
-                "import %s --problem-type %s --out DIRECTORY",
-                *(found.source, by, REGRESSION.name, found.source, RANKING.name),
-            )
-        return problem
-    if either and any(wanted == each.name for each in ONE_OUTPUT):
-        return PROBLEMS[wanted]
-    may_be = " or ".join(each.name for each in (ONE_OUTPUT if either else (problem,)))
-    raise ConfigError(
-        f"problem_type={wanted}: the head of {found.source} is that of {may_be}. Leave it out, or "
-        "give another model."
+def _warn_of_one_output(config: PretrainedConfig, found: FinishedModel) -> None:
+    """Log that a model's one output is taken for a number, and how to say what it is."""
+    own = getattr(config, "sentence_transformers", None) or {}
+    over = own.get("activation_fn") or getattr(config, "sbert_ce_default_activation_function", None)
+    by = f" (CrossEncoder puts {over.rpartition('.')[2]} over it)" if over else ""
+    logger.warning(
+        "%s has one output, and config.json does not say what it is for%s: it is taken for a "
+        "number, as the last layer gives it (--problem-type %s). If it scores the passages of a "
+        "query: bertender import %s --problem-type %s --out DIRECTORY; if its sigmoid is the "
+        "probability of a label: --problem-type %s",
+        *(found.source, by, REGRESSION.name, found.source, RANKING.name, MULTI_LABEL.name),
     )
 
 
@@ -689,6 +706,12 @@ def _torch_model(found: FinishedModel, head: _Head) -> PreTrainedModel:
             f"{found.source} has no weights for {', '.join(sorted(report['missing_keys']))}: "
             "their outputs would be random. Give the folder that its trainer saved, or train "
             f"it: bertender finetune --teacher {found.source}."
+        )
+    if head.vector is None and (unread := sorted(report["unexpected_keys"])):
+        logger.warning(
+            "%s has weights that a %s does not read: %s. If its head computed with them, its "
+            "outputs are others here",
+            *(found.source, type(model).__name__, ", ".join(unread)),
         )
     if scores_choices:
         return scorer_of(model)

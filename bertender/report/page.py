@@ -38,6 +38,7 @@ from bertender.comparison.table import (
 )
 from bertender.core.artifact import IMPORT_STAGE
 from bertender.core.config import Config
+from bertender.models.importing import ImportConfig
 from bertender.recipes.stages import STAGES
 from bertender.report import charts
 from bertender.report.analyses import Analysis, figures_of
@@ -301,13 +302,23 @@ def _command_of(made: Ancestor, parent: Ancestor | None, place: str) -> str:
     out = ["--out", place]
     if made.missing:
         return ""
+    own: dict[str, Any] = dict(made.config)
     if made.stage == IMPORT_STAGE:
-        return shlex.join(["bertender", "import", str(made.config.get("source", "")), *out])
+        source = str(own.get("source", ""))
+        if source == place:  # in the cache folder, by itself
+            return ""
+        if own.get("revision"):
+            source = source.partition("@")[0]
+        said = ("revision", "labels", "pooling", *(() if made.source else ("problem_type",)))
+        given = [
+            *flags(ImportConfig, {name: own.get(name) for name in said}),
+            *flags(TaskConfig, made.source),
+        ]
+        return shlex.join(["bertender", "import", source, *given, *out])
     if made.stage not in STAGES or (made.parent is not None and parent is None):
         return ""
     stage = STAGES[made.stage]
     words = ["bertender", made.stage]
-    own: dict[str, Any] = dict(made.config)
     if stage.source and parent is not None:
         words += (
             [parent.place] if stage.source == "artifact" else [f"--{stage.source}", parent.place]
@@ -338,13 +349,15 @@ def comparing(comparison: Comparison) -> str:
 def flags(config: type[Config], values: Mapping[str, Any]) -> Iterator[str]:
     """Yield the flags of settings with other values than their defaults."""
     for name, field in config.model_fields.items():
-        default = to_jsonable_python(field.get_default(call_default_factory=True))
-        value = values.get(name)
-        if value is None or value == default or isinstance(value, Mapping):
+        if (value := values.get(name)) is None:
+            continue
+        if value == to_jsonable_python(field.get_default(call_default_factory=True)):
             continue
         flag = f"--{name.replace('_', '-')}"
         if isinstance(value, bool):
             yield flag if value else f"--no-{flag[2:]}"
         else:
+            if isinstance(value, Mapping):
+                value = [f"{key}={own}" for key, own in value.items()]
             yield flag
             yield ",".join(map(str, value)) if isinstance(value, list) else str(value)

@@ -14,6 +14,7 @@ import functools
 import hashlib
 import json
 import logging
+import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import compress
@@ -49,6 +50,12 @@ LEAST_TEXTS = 50
 """Fewest validation texts: one text is 2 points."""
 FEWEST_HELD_OUT = 10
 """Fewest held-out texts of a single file."""
+
+OF_ONE_HEAD = (
+    {REGRESSION.name, RANKING.name, MULTI_LABEL.name},
+    {SINGLE_LABEL.name, MULTI_LABEL.name},
+)
+"""Kinds of problems that an imported head may be of, by name: with one output, and several."""
 
 SALT = b"selection of bertender"
 """Salt for validation texts, so that other hashes draw other texts."""
@@ -328,10 +335,10 @@ class Task:
         texts an example."""
         own = artifact.card.task.problem_type
         if own != self.problem_type:
-            one_output = {RANKING.name, REGRESSION.name} == {own, self.problem_type}
-            either = artifact.card.stage == IMPORT_STAGE and one_output
+            alike = any({own, self.problem_type} <= kinds for kinds in OF_ONE_HEAD)
+            either = artifact.card.stage == IMPORT_STAGE and alike
             otherwise = (
-                f" Or, as its one output may be either: bertender import {artifact.name} "
+                f" Or, as its head may be of either: bertender import {artifact.place} "
                 f"--problem-type {self.problem_type} --out DIRECTORY, and give that."
             )
             raise ConfigError(
@@ -638,8 +645,8 @@ def matched_labels(
     label for each; None if they are others. `columns` are as in `_matched`."""
     if set(own) <= set(labels):
         return "", {label: label for label in own}
-    by_case = {label.casefold().strip(): label for label in labels}
-    folded = [label.casefold().strip() for label in own]
+    by_case = {_folded(label): label for label in labels}
+    folded = [*map(_folded, own)]
     if len(by_case) == len(labels) and set(folded) <= set(by_case):
         how, theirs = "by names without regard to case", [by_case[label] for label in folded]
     # 1, 2, 3 may count from 1, or come from a file without 0: only a 0 tells
@@ -651,6 +658,11 @@ def matched_labels(
     else:
         return None
     return how, dict(zip(own, theirs, strict=True))
+
+
+def _folded(label: str) -> str:
+    """Return a label without its case, and with each accent in its letter: files write it apart."""
+    return unicodedata.normalize("NFC", label.casefold()).strip()
 
 
 def _mapped(

@@ -14,6 +14,7 @@ import onnx
 import pytest
 import torch
 from huggingface_hub import constants
+from safetensors.torch import load_file, save_file
 from transformers import AutoModel, AutoModelForSequenceClassification, BertForTokenClassification
 
 import bertender
@@ -325,12 +326,18 @@ def test_a_damaged_graph_is_named(graph_folder: Path) -> None:
         open_artifact(graph_folder)
 
 
-def test_probabilities_are_no_logits(graph_folder: Path) -> None:
+@pytest.mark.parametrize("behind", [(), ("Identity", "Cast")])
+def test_probabilities_are_no_logits(behind: tuple[str, ...], graph_folder: Path) -> None:
     """A softmax of them would be a score that tells nothing apart."""
     model = onnx.load(graph_folder / "model.onnx")
     for node in model.graph.node:
         node.output[:] = ["before" if name == "logits" else name for name in node.output]
-    model.graph.node.append(onnx.helper.make_node("Softmax", ["before"], ["logits"], axis=-1))
+    names = ["before", *map(str, range(len(behind))), "logits"]
+    model.graph.node.append(onnx.helper.make_node("Softmax", names[:1], names[1:2], axis=-1))
+    for place, operator in enumerate(behind, start=1):  # as a converter to float16 leaves it
+        settings = {"to": onnx.TensorProto.FLOAT} if operator == "Cast" else {}
+        own = onnx.helper.make_node(operator, [names[place]], [names[place + 1]], **settings)
+        model.graph.node.append(own)
     onnx.save(model, graph_folder / "model.onnx")
     with pytest.raises(ModelError, match="that of Softmax"):
         open_artifact(graph_folder)
@@ -425,3 +432,49 @@ def test_what_is_downloaded_of_a_hub_is_the_model_alone() -> None:
     assert wanted("a/b", graphs) == ["config.json", "onnx/model.onnx", "onnx/model.onnx_data"]
     with pytest.raises(ModelError, match="a pickle"):
         wanted("a/b", ["config.json", "pytorch_model.bin"])
+
+
+def test_weights_that_no_layer_reads_are_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A head of one's own may have further layers; that of RoBERTa may have a pooler left over."""
+    folder = save_classifier(tmp_path / "theirs")
+    weights = load_file(folder / "model.safetensors")
+    save_file(
+        {**weights, "projection.weight": torch.eye(32)},
+        folder / "model.safetensors",
+        metadata={"format": "pt"},
+    )
+    open_artifact(folder)
+    assert "BertForSequenceClassification does not read: projection.weight" in caplog.text
+
+
+def test_a_head_whose_config_states_no_kind_may_give_sets_of_labels(tmp_path: Path) -> None:
+    """Many models of several labels have no problem_type in config.json."""
+    folder = save_classifier(tmp_path / "theirs")
+    rows = "text,labels\napple,fruit\nsaw,tool\nhammer apple,fruit;tool\n"
+    (tmp_path / "dev.csv").write_text(rows)
+    sets = {"dev": tmp_path / "dev.csv", "problem_type": "multi_label_classification"}
+    with pytest.raises(ConfigError, match=f"bertender import {folder} --problem-type multi_label"):
+        bertender.compare([folder], sets)
+    made = bertender.import_model(folder, sets, out=tmp_path / "made")
+    assert made.card.task.problem_type == "multi_label_classification"
+    stated = save_classifier(tmp_path / "stated", problem_type="single_label_classification")
+    with pytest.raises(ConfigError, match=r"that of single_label_classification\. .* correct it"):
+        import_model(stated, tmp_path / "other", problem_type="multi_label_classification")
+
+
+def test_one_output_may_be_the_logit_of_a_label(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    over = {"activation_fn": "torch.nn.modules.activation.Sigmoid"}
+    settings = {"id2label": {0: "toxic"}, "label2id": {"toxic": 0}, "num_labels": 1}
+    folder = save_classifier(tmp_path / "theirs", sentence_transformers=over, **settings)
+    assert open_artifact(folder).card.task.problem_type == "regression"
+    assert "CrossEncoder puts Sigmoid over it" in caplog.text
+    assert "--problem-type multi_label_classification" in caplog.text
+    made = import_model(folder, tmp_path / "made", problem_type="multi_label_classification")
+    assert made.card.task.labels == ("toxic",)
+    classifier = open_classifier(made)
+    probabilities = classifier.problem.probabilities(classifier.logits(TEXTS), ("toxic",))
+    np.testing.assert_allclose(probabilities, 1 / (1 + np.exp(-own_logits(folder))), atol=1e-5)

@@ -12,6 +12,7 @@ import pytest
 from markupsafe import escape
 
 from bertender.comparison.records import (
+    Ancestor,
     CascadeFindings,
     Comparison,
     Confused,
@@ -198,3 +199,26 @@ def test_a_calibrated_model_is_made_by_two_commands(on: dict[str, object], flags
         f"bertender calibrate runs/teacher-uncalibrated --method temperature {flags}"
         "--out runs/teacher"
     )
+
+
+def test_an_import_is_made_with_all_that_was_said() -> None:
+    config = {
+        **{"source": "their/model@main", "revision": "abc", "labels": ["bad", "good"]},
+        **{"problem_type": "ranking", "optimize": "none"},
+    }
+    made = Ancestor(place="runs/made", stage="import", config=config)
+    own = "bertender import their/model --revision abc --labels bad,good"
+    assert making((made,)) == [(made, f"{own} --problem-type ranking --out runs/made")]
+    task = {"dev": "dev.csv", "problem_type": "ranking"}
+    judged = made.model_copy(update={"source": task})
+    command = f"{own} --dev dev.csv --problem-type ranking --out runs/made"
+    assert making((judged,)) == [(judged, command)]
+    cached = Ancestor(place="their/model", stage="import", config={"source": "their/model"})
+    assert making((cached,)) == [(cached, "")], "of the cache folder"
+
+
+def test_a_command_has_the_weights_of_its_losses() -> None:
+    config = {**STUDENT_MADE.config, "weights": {"soft": 0.7, "hard": 0.3}}
+    student = STUDENT_MADE.model_copy(update={"config": config})
+    *_, (_, command) = making((student, TEACHER_MADE))
+    assert " --weights soft=0.7,hard=0.3 " in command

@@ -23,6 +23,7 @@ def task_of(*labels: str) -> Task:
         (("a", "b"), ("a", "b"), None, (0, 1)),
         (("a", "b"), ("b", "c", "a"), None, (2, 0)),  # fewer, in another order
         (("good", "bad"), ("Bad", "GOOD"), None, (1, 0)),
+        (("caf\u00e9", "th\u00e9"), ("the\u0301", "cafe\u0301"), None, (1, 0)),
         (("0", "1"), ("NEGATIVE", "POSITIVE"), None, (0, 1)),
         (("0",), ("NEGATIVE", "POSITIVE"), None, (0,)),  # a file of one class
         (("good",), ("sad", "glad"), "bad=sad,good=glad", (1,)),  # a map for more of them
