@@ -117,8 +117,9 @@ def attached_command(repository: Path, models: Sequence[str]) -> list[str]:
     options = {
         "model-repository": repository,
         "allow-grpc": "false",
-        "http-address": "127.0.0.1",
+        "http-address": LOOPBACK,
         "http-port": 8004,
+        "metrics-address": LOOPBACK,
         "metrics-port": 8003,
     }
     return _command("tritonserver", models, options)

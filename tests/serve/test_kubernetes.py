@@ -177,6 +177,8 @@ def test_triton_beside_the_door_serves_what_the_door_asks(
     asked = parsed_arguments(door["args"])[1].triton
     (port,) = (word.partition("=")[2] for word in command if word.startswith("--http-port="))
     assert asked == f"http://127.0.0.1:{port}"
+    addresses = [word for word in command if "-address=" in word]
+    assert addresses == ["--http-address=127.0.0.1", "--metrics-address=127.0.0.1"]
 
 
 def test_triton_ends_after_the_door() -> None:
