@@ -25,7 +25,7 @@ from bertender.core.build_once import work_directory
 from bertender.core.errors import ModelError
 from bertender.core.findings import Findings
 from bertender.core.machine import is_main_process, wait_for_processes
-from bertender.models.families import padding_embedding
+from bertender.models.families import check_positions, padding_embedding
 from bertender.models.own_models import ExpectedModel, without_weights
 from bertender.text.tokenizer import longest_input, padding_of
 from bertender.training.checkpoint import start_digest, tensors_digest
@@ -194,6 +194,8 @@ class OnCorpus(Distillation):
         student = new_general_student(teacher, method, config, stand_in)
         check_compatible(method, student, teacher.model)
         tokenizer = fitting_tokenizer(teacher.source, student)
+        if config.is_explicit("max_length"):  # a tokenizer may read less than its model
+            tokenizer.model_max_length = max(longest_input(tokenizer), config.max_length)
         phases = method.at(student.config.num_hidden_layers).phases
         super().__init__(student, teacher.model, tokenizer, phases)
         self.source, self.method, self.config = teacher, method, config
@@ -265,7 +267,13 @@ def new_general_student(
     config: GeneralConfig,
     tokenizer: PreTrainedTokenizerBase | None = None,
 ) -> PreTrainedModel:
-    """Build the student of the config, with its teacher's vocabulary or its own."""
+    """Build the student of the config, with its teacher's vocabulary or its own.
+
+    Raises:
+        ConfigError: a `max_length` that is set exceeds the teacher's positions.
+    """
+    if config.is_explicit("max_length"):
+        check_positions(config.max_length, teacher.model.config)
     torch.manual_seed(config.seed)  # weights that do not come from the teacher are random
     shape = config.shape(method, teacher.model.config.num_hidden_layers)
     return teacher.student(method, replace(shape, tokenizer=tokenizer))

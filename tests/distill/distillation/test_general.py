@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file
-from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM
+from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM, AutoTokenizer
 
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError, DataError, ModelError, UnknownNameError
 from bertender.models.families import FAMILIES
+from bertender.recipes.stage import Earlier
+from bertender.recipes.stages import STAGES
 from bertender.tasks.task import Task
+from bertender.text.tokenizer import load_tokenizer
 from bertender.training.checkpoint import tensors_digest, weights_digest
 from distill.distillation.config import DistillConfig, GeneralConfig
 from distill.distillation.distiller import distill
 from distill.distillation.general import (
     GeneralTeacher,
+    OnCorpus,
     distill_general,
     distill_general_by_name,
 )
@@ -74,6 +79,35 @@ def test_the_held_out_loss_and_each_term_of_the_teacher_fall(student: Artifact) 
     assert set(first) == {term.name for term in phase.terms if term.weight}
     taught = [term.name for term in phase.terms if term.weight and term.name != "words"]
     assert taught and all(last[name] < 0.8 * first[name] for name in taught)
+
+
+def test_rows_are_as_long_as_was_said_or_refused(language_model: Path, tmp_path: Path) -> None:
+    """The toy has positions for 64 tokens; the default of 128 is for encoders of any."""
+    config = AutoConfig.from_pretrained(language_model)
+    assert config.max_position_embeddings == 64
+    settings = settings_of("distilbert", teacher=str(language_model), epochs=1)
+    teacher = GeneralTeacher.load(str(language_model), GENERAL_METHODS["distilbert"])
+    beyond = GeneralConfig(**{**settings, "max_length": 65})
+    with pytest.raises(ConfigError, match="max_length=65: the model has positions for 64 tokens"):
+        distill_general(teacher, passages(), beyond, tmp_path / "out")
+    with pytest.raises(ConfigError, match="max_length=65"):
+        STAGES["distill-general"].model(beyond, Earlier())
+    del settings["max_length"]
+    whole = OnCorpus(teacher, passages(), GeneralConfig(**settings))
+    whole.read(tmp_path / "whole")
+    assert max(whole.training.lengths) == 64
+
+
+def test_a_tokenizer_that_reads_less_than_its_model_is_lengthened(
+    language_model: Path, tmp_path: Path
+) -> None:
+    folder = shutil.copytree(language_model, tmp_path / "teacher")
+    tokenizer = AutoTokenizer.from_pretrained(folder, model_max_length=24)
+    tokenizer.save_pretrained(folder)
+    teacher = GeneralTeacher.load(str(folder), GENERAL_METHODS["distilbert"])
+    settings = settings_of("distilbert", teacher=str(folder), epochs=1)
+    made = distill_general(teacher, passages(), GeneralConfig(**settings), tmp_path / "out")
+    assert load_tokenizer(made.path).model_max_length == settings["max_length"] == 32
 
 
 def test_it_opens_in_transformers_as_what_it_is(student: Artifact) -> None:
