@@ -29,7 +29,7 @@ from bertender.core.machine import is_main_process, wait_for_processes
 from bertender.models.families import check_positions, family_of, padding_embedding
 from bertender.models.own_models import OWN_MODELS, ExpectedModel, without_weights
 from bertender.text.batch import is_blank
-from bertender.text.tokenizer import load_tokenizer, padding_of
+from bertender.text.tokenizer import load_tokenizer, longest_input, padding_of
 from bertender.training.checkpoint import start_digest
 from bertender.training.examples import TokenDataset
 from bertender.training.loop import TrainingReport, planned, train, training_findings
@@ -302,6 +302,8 @@ def start_from(
     torch.manual_seed(config.seed)  # for a missing head
     model, tokenizer = load_reader_of_words(source, new_head=True)
     check_positions(config.max_length, model.config)
+    # later stages read texts as long as these rows
+    tokenizer.model_max_length = max(longest_input(tokenizer), config.max_length)
     if None in (tokenizer.cls_token_id, tokenizer.sep_token_id):
         raise ModelError(
             f"the tokenizer of {source!r} has no tokens for both ends of a row. Give a masked "

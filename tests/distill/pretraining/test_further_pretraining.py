@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from transformers import AutoTokenizer
 
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ArtifactError, ConfigError, ModelError
@@ -55,6 +56,14 @@ def test_it_keeps_its_class_words_and_weights(family: str, task: Task, tmp_path:
         assert 0 < (own - theirs[name]).abs().max() < 0.1, "moved, and not drawn anew"
     config = FinetuneConfig(teacher=str(made.path), epochs=1, max_length=32)
     assert finetune_by_name(task, config, tmp_path / "teacher").card.family == family
+
+
+def test_its_tokenizer_reads_as_much_as_its_rows_have(tmp_path: Path) -> None:
+    source = save_encoder("bert", tmp_path / "source")
+    tokenizer = AutoTokenizer.from_pretrained(source, model_max_length=24)
+    tokenizer.save_pretrained(source)
+    made = further(source, tmp_path / "made", epochs=1)
+    assert load_tokenizer(made.path).model_max_length == PACE["max_length"] == 32
 
 
 def test_its_rate_is_that_of_a_further_training(tmp_path: Path) -> None:
