@@ -120,7 +120,7 @@ def head_importance(opened: Opened) -> Map:
     def batches() -> Any:
         with progress_bar("importance of heads", len(buckets)) as bar:
             for bucket in buckets:
-                batch = examples.collate([examples[row] for row in bucket])
+                batch = examples.batch(bucket)
                 yield {name: each.to(opened.model.device) for name, each in batch.items()}
                 bar.advance()
 

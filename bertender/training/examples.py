@@ -88,6 +88,14 @@ class TokenDataset(Dataset[dict[str, Any]]):
     def __getitem__(self, index: int) -> dict[str, Any]:
         return {name: column[index] for name, column in self.columns.items()}
 
+    def rows(self, indices: Sequence[int]) -> list[dict[str, Any]]:
+        """Return several examples."""
+        return [self[index] for index in indices]
+
+    def batch(self, indices: Sequence[int]) -> TensorBatch:
+        """Return several examples, stacked by `collate`."""
+        return self.collate(self.rows(indices))
+
     def where(self, chosen: Sequence[bool]) -> TokenDataset:
         """Return the selected examples, a truth for each."""
         columns = {

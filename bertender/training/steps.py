@@ -94,10 +94,7 @@ class Steps(Dataset[list[TensorBatch]]):
     def __getitem__(self, step: int) -> list[TensorBatch]:
         batch = self.plan.batches[step]
         parts = self.bounded.batches(batch) if self.in_parts else [batch]
-        return [
-            self.examples.collate([self.examples[index] for index in part[self.share]])
-            for part in parts
-        ]
+        return [self.examples.batch(part[self.share]) for part in parts]
 
     def loader(self) -> DataLoader[Any]:
         """Return a loader of the steps, in order."""

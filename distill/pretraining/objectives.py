@@ -378,8 +378,7 @@ def held_out_loss(
     sums: dict[str, float] = defaultdict(float)
     tokens = 0
     for step, bucket in enumerate(length_buckets(examples.lengths, TOKENS_PER_BATCH)):
-        batch = examples.collate([examples[index] for index in bucket])
-        batch = {name: tensor.to(device) for name, tensor in batch.items()}
+        batch = {name: tensor.to(device) for name, tensor in examples.batch(bucket).items()}
         with torch.inference_mode():
             parts = objective(model, batch, HELD_OUT_STEP + step)
         size = batch["input_ids"].numel()

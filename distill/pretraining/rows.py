@@ -189,9 +189,8 @@ class StoredTokens(TokenDataset):
         row: dict[str, Any] = self.table[index]
         return row
 
-    def __getitems__(self, indices: list[int]) -> list[dict[str, Any]]:
-        """Return several rows at once, for the data loader of PyTorch."""
-        rows: list[dict[str, Any]] = self.table.__getitems__(indices)
+    def rows(self, indices: Sequence[int]) -> list[dict[str, Any]]:
+        rows: list[dict[str, Any]] = self.table.__getitems__([*indices])
         return rows
 
 

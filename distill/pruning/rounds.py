@@ -6,8 +6,10 @@ rescaling, or not at all.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from bertender.comparison.fitting import epoch_score, validated
+from bertender.core.build_once import directory_once
 from bertender.core.errors import ModelError
 from bertender.core.findings import PruningRound
 from bertender.core.progress import track
@@ -45,6 +48,7 @@ from distill.teachers.encoders import Teacher, on_device
 from distill.teachers.outputs import LOGITS, teacher_outputs, teacher_token_logits
 from distill.tokenizers import read_alike
 
+CHOICE_NAME = "choice.json"
 RECOVERY = Phase("recovery", (SoftLabels(weight=1.0, temperature=1.0), HardLabels(weight=1.0)))
 """Losses of a pruned model: on its teacher's outputs, and on labels where texts have them."""
 
@@ -88,7 +92,7 @@ class PruningContext:
         counts = examples.counts and [examples.counts[index] for index in drawn]
         buckets = length_buckets(lengths, config.tokens_per_batch, config.batch_size, counts=counts)
         for bucket in track(buckets, f"{self.description}: score", len(buckets)):
-            batch = examples.collate([examples[drawn[place]] for place in bucket])
+            batch = examples.batch([drawn[place] for place in bucket])
             yield {name: tensor.to(device) for name, tensor in batch.items()}
 
 
@@ -98,8 +102,12 @@ def without_some_layers(
     """Drop as many layers as the config sets; return the remaining ones, None for all."""
     if not context.config.layers:
         return model, None
-    batches = [*context.scored_batches(model.device)]
-    remaining = least_missed(model, batches, context.config.layers, context.head)
+
+    def choose() -> tuple[int, ...]:
+        batches = [*context.scored_batches(model.device)]
+        return least_missed(model, batches, context.config.layers, context.head)
+
+    remaining = tuple(chosen_once(context.work / "layers", choose))
     return on_device(without_layers(model, remaining)), remaining
 
 
@@ -120,12 +128,12 @@ def in_rounds(
     # without heads or neurons to cut, one round only recovers
     for number in range(config.rounds if config.cuts_parts else 1):
         if config.cuts_parts:
-            batches = context.scored_batches(model.device)
-            importance = importance_of(model, config.importance, batches, config.seed, context.head)
-            importance_of_heads = [
-                [round(each, 4) for each in layer.tolist()] for layer in importance.normalised.heads
-            ]
-            remaining = _remaining(importance, before, number, context)
+            choose = partial(_choice, model, before, number, context)
+            choice = chosen_once(context.work / f"cut-{number}", choose)
+            importance_of_heads = choice["head_importance"]
+            remaining = Remaining(
+                *(tuple(map(tuple, choice[part])) for part in ("heads", "neurons"))
+            )
             remaining_heads = [
                 [old[new] for new in layer]
                 for old, layer in zip(remaining_heads, remaining.heads, strict=True)
@@ -155,6 +163,33 @@ def in_rounds(
             )
         )
     return model, recovery, rounds
+
+
+def chosen_once(directory: Path, choose: Callable[[], Any]) -> Any:
+    """Return a choice as plain values, in a resumed run that of the first.
+
+    Computed again, a near tie might end otherwise, and the checkpoints are of the first choice.
+    """
+
+    def write(draft: Path) -> None:
+        (draft / CHOICE_NAME).write_text(json.dumps(choose()), encoding="utf-8")
+
+    directory_once(directory, "choice", write)
+    return json.loads((directory / CHOICE_NAME).read_bytes())
+
+
+def _choice(
+    model: PreTrainedModel,
+    before: tuple[Sequence[int], Sequence[int]],
+    number: int,
+    context: PruningContext,
+) -> dict[str, Any]:
+    """Return the heads and neurons that remain after a round, and the importance of the heads."""
+    config, batches = context.config, context.scored_batches(model.device)
+    importance = importance_of(model, config.importance, batches, config.seed, context.head)
+    remaining = _remaining(importance, before, number, context)
+    of_heads = [[round(each, 4) for each in own.tolist()] for own in importance.normalised.heads]
+    return {"heads": remaining.heads, "neurons": remaining.neurons, "head_importance": of_heads}
 
 
 def _remaining(
@@ -242,8 +277,10 @@ class RecoveryTexts:
         # the teacher's input is cut at the pruned model's longest input
         longest = longest_input(tokenizer)
         longest = min(longest, most_tokens(teacher.config) or longest)
-        its_tokenizer = load_tokenizer(self.teacher.artifact.path, longest)
-        its_texts = token_dataset(self.task.train, its_tokenizer, problem_type)
+        its_texts = texts
+        if self.config.teacher or self.config.vocab or longest < longest_input(tokenizer):
+            its_tokenizer = load_tokenizer(self.teacher.artifact.path, longest)
+            its_texts = token_dataset(self.task.train, its_tokenizer, problem_type)
         bf16 = computes_in_bf16(self.config)
         if self.task.problem.per_token:
             padding = texts.padding.with_others(**{LOGITS: 0})

@@ -314,8 +314,8 @@ class _Part:
         model, device = self.model, self.model.device
         buckets = length_buckets(self.texts.lengths, TOKENS_PER_BATCH, counts=self.texts.counts)
         for bucket in buckets:
-            batch = self.texts.collate([self.texts[index] for index in bucket])
-            inputs = {name: ids.to(device) for name, ids in model_inputs(model, batch).items()}
+            batch = model_inputs(model, self.texts.batch(bucket))
+            inputs = {name: ids.to(device) for name, ids in batch.items()}
             with (
                 torch.inference_mode(),
                 torch.autocast(device.type, dtype=torch.bfloat16, enabled=self.bf16),

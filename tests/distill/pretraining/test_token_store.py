@@ -9,13 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from torch.utils.data import DataLoader
 
 from bertender.core import files as atomic
 from bertender.core.errors import DataError
 from bertender.text.tokenizer import Padding
+from bertender.training.config import TrainingConfig
 from bertender.training.examples import TokenDataset
-from distill.pretraining.rows import stored
+from bertender.training.loop import planned
+from bertender.training.steps import Steps
+from distill.pretraining.rows import StoredTokens, stored
 from tests.forked import start
 
 PAD = Padding(7)
@@ -47,9 +49,9 @@ def test_rows_come_back_as_they_were(tmp_path: Path) -> None:
 
 def test_batches_are_those_of_rows_in_memory(tmp_path: Path) -> None:
     batches = [[3, 2100, 3], [2499], [8, 17, 1000, 5]]
+    store = stored(rows, tmp_path / "rows", PAD)
     there, here = (
-        list(DataLoader(examples, batch_sampler=batches, collate_fn=examples.collate))
-        for examples in (stored(rows, tmp_path / "rows", PAD), in_memory())
+        [examples.batch(batch) for batch in batches] for examples in (store, in_memory())
     )
     for one, other in zip(there, here, strict=True):
         assert {name: tensor.tolist() for name, tensor in one.items()} == {
@@ -104,3 +106,12 @@ def test_rows_are_read_from_the_file_and_not_kept(tmp_path: Path) -> None:
     assert [Path(file["filename"]).parent for file in examples.table.cache_files] == [
         tmp_path / "rows"
     ]
+
+
+def test_a_step_reads_its_rows_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One by one takes five times as long."""
+    examples = stored(rows, tmp_path / "rows", PAD)
+    plan = planned(examples, TrainingConfig(batch_size=50))
+    monkeypatch.setattr(StoredTokens, "__getitem__", lambda *given: pytest.fail("one by one"))
+    (batch,) = next(iter(Steps(plan, examples, TrainingConfig(batch_size=50)).loader()))
+    assert len(batch["input_ids"]) > 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace as Namespace
 from typing import Any
@@ -148,6 +149,36 @@ def test_a_killed_run_goes_on_to_the_same_weights(
     with interrupted_at(call), pytest.raises(KeyboardInterrupt):
         prune(trained_teacher, task, config, tmp_path / "killed")
     assert prune(trained_teacher, task, config, tmp_path / "killed").digest == whole.digest
+
+
+def test_cut_texts_are_said_once(
+    trained_teacher: Artifact, task: Task, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The pruned model and the model that teaches it read the same tokens."""
+    train = replace(task.train, examples=(("saw " * 20,), *task.train.examples[1:]))
+    config = PruneConfig(heads=0.5, max_length=8, **{**QUICK, "epochs": 1})
+    prune(trained_teacher, replace(task, train=train), config, tmp_path / "pruned")
+    assert len([said for said in caplog.messages if "training texts are longer" in said]) == 1
+
+
+@pytest.mark.parametrize("settings", [{"heads": 0.4, "ffn": 0.4}, {"layers": 1, "heads": 0.4}])
+def test_a_killed_run_goes_on_with_the_parts_that_it_chose(
+    settings: dict[str, Any],
+    trained_teacher: Artifact,
+    task: Task,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A choice of its own could be another one, for which the checkpoint is not."""
+    config = PruneConfig(**settings, checkpoint_steps=2, **{**QUICK, "epochs": 1})
+    whole = prune(trained_teacher, task, config, tmp_path / "whole")
+    with interrupted_at(4), pytest.raises(KeyboardInterrupt):
+        prune(trained_teacher, task, config, tmp_path / "killed")
+    for chooser in ("importance_of", "least_missed"):
+        monkeypatch.setattr(rounds, chooser, lambda *given: pytest.fail("chosen again"))
+    again = prune(trained_teacher, task, config, tmp_path / "killed")
+    assert again.digest == whole.digest
+    assert again.card.findings.pruning == whole.card.findings.pruning
 
 
 @pytest.mark.one_path
