@@ -11,8 +11,9 @@ import logging
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -216,6 +217,9 @@ class TrainingTexts:
     config: DistillConfig
     kept: tuple[bool, ...] = ()
     """Whether each text is learned from; empty for all."""
+    known: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)
+    """Tokenizers and tokenised texts until `examples` returns, since each is wanted more than once;
+    a changed copy has the same."""
 
     @property
     def learned(self) -> Task:
@@ -331,6 +335,7 @@ class TrainingTexts:
         if LOGITS in first and (weights := self._weights()) is not None:
             examples = examples.with_columns(**{WEIGHT: weights})
         units = head_of(self.task.problem).spreads(self.targets(tokenizer))
+        self.known.clear()
         examples = examples.with_columns(
             **{name: [each] * len(examples) for name, each in units.items()}
         )
@@ -348,7 +353,7 @@ class TrainingTexts:
     ) -> tuple[TokenDataset, Mapping[str, TokenDataset]]:
         """Return the texts in the student's tokens, and texts in a teacher's tokens by its path."""
         shared, source = self.start.reads_teacher_tokens, self.teachers[0].path
-        own = load_tokenizer(source, longest_input(tokenizer)) if shared else tokenizer
+        own = self._tokenizer_at(source, longest_input(tokenizer)) if shared else tokenizer
         examples = self._tokenised(own)
         return examples, {str(source): examples} if shared else {}
 
@@ -357,14 +362,26 @@ class TrainingTexts:
     ) -> TokenDataset:
         """Return the tokenised texts; with a teacher, for its own head."""
         task = self.task if teacher is None else teacher.task_of(self.task, labelled=False)
-        return token_dataset(task.train, tokenizer, task.problem_type)
+        key = id(tokenizer), id(task.train)
+        if key not in self.known:  # with both, whose ids then stay theirs
+            dataset = token_dataset(task.train, tokenizer, task.problem_type)
+            self.known[key] = tokenizer, task.train, dataset
+        found: TokenDataset = self.known[key][-1]
+        return found
+
+    def _tokenizer_at(self, path: Path, longest: int) -> PreTrainedTokenizerBase:
+        if (path, longest) not in self.known:
+            self.known[path, longest] = load_tokenizer(path, longest)
+        found: PreTrainedTokenizerBase = self.known[path, longest]
+        return found
 
     def _tokenizer(self, teacher: Teacher | FileTeacher) -> PreTrainedTokenizerBase:
         """Return a teacher's tokenizer, with the config's longest input, or else its own."""
         given = self.config.max_length
         if given is not None:
             given = min(given, most_tokens(teacher.model.config) or given)
-        return load_tokenizer(teacher.path, given)
+        given = given or longest_input(load_tokenizer(teacher.path))
+        return self._tokenizer_at(teacher.path, given)
 
     def _weights(self) -> torch.Tensor | None:
         """Return the weight of each text: the mean confidence of teacher files that have some."""

@@ -361,3 +361,13 @@ def test_a_tagger_is_compared_with_its_control(teacher: Artifact, tmp_path: Path
     assert findings.control is not None and findings.scores is not None
     gain = 100 * (findings.scores.score - findings.control.score)
     assert findings.control.gain.value == pytest.approx(gain)
+
+
+def test_cut_texts_are_said_once(
+    teacher: Artifact, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Their tokens are counted for the cache, and read for the training."""
+    long = Split((("saw",) * 9, *TASK.train.examples), ((0,) * 9, *TASK.train.label_ids))
+    config = DistillConfig(method="minibert", epochs=1, max_length=8, **NARROW)
+    distill(teacher, replace(TASK, train=long), config, tmp_path / "student")
+    assert len([said for said in caplog.messages if "training texts are longer" in said]) == 1
