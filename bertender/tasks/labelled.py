@@ -125,6 +125,12 @@ def _check_sets(labelled: Labelled, names: Sequence[str], where: str) -> None:
             f"{where}: its labels would be {listed(names)}. Where each label has a column of 0 and "
             f"1, name them all by commas; one column alone is --problem-type {SINGLE_LABEL.name}."
         )
+    if everywhere := [name for name in names if all(name in own for own in labelled.labels)]:
+        logger.warning(
+            "%s: all %d rows have %s, so that a model of these rows learns nothing of it: add rows "
+            "without, or leave the label out",
+            *(where, len(labelled.labels), listed(everywhere)),
+        )
     columns = labelled.problem.label_columns(labelled.label_column)
     nowhere = [column for column in columns if column not in names]
     if len(columns) > 1 and nowhere:

@@ -163,6 +163,18 @@ def test_a_column_that_no_row_has_is_said(tmp_path: Path, caplog: pytest.LogCapt
     assert "no row has 'fear'" in caplog.text
 
 
+def test_a_label_that_every_row_has_is_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (path := tmp_path / "rows.csv").write_text("text,joy,fear\nsaw,1,0\npear,1,1\nsaw pear,1,0\n")
+    loaded(path, "multi_label_classification", label_column="joy,fear")
+    assert "all 3 rows have 'joy', so that a model of these rows learns nothing" in caplog.text
+    caplog.clear()
+    path.write_text("text,joy,fear\nsaw,1,0\npear,0,1\nsaw pear,1,0\n")
+    loaded(path, "multi_label_classification", label_column="joy,fear")
+    assert "rows have" not in caplog.text
+
+
 def test_an_oracle_decodes_to_its_targets() -> None:
     for task in (number_task(20, 20), set_task(20, 20)):
         for target, example in zip(task.dev.label_ids, task.dev.examples, strict=True):
