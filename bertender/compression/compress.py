@@ -60,7 +60,7 @@ from bertender.core.files import save_result
 from bertender.core.machine import busiest, environment, processor_name
 from bertender.models.classifier import open_classifier
 from bertender.models.runtimes import check_installed
-from bertender.recipes.stage import folder_digest
+from bertender.recipes.stages import Encoder
 from bertender.tasks.task import Task
 
 REPORT = "report.json"
@@ -204,7 +204,7 @@ class Compression:
         place, config, here = self.out / file, self.config, environment()
         conditions = [
             timing_of(config),
-            [folder_digest(Path(name)) for name in config.students],
+            [Encoder("students", name).digest() for name in config.students],
             [processor_name(here), here.cores],
             library_versions(),
         ]

@@ -126,6 +126,14 @@ class Config(Record):
         explicit = {name: getattr(self, name) for name in self.model_fields_set}
         return self.model_validate({**explicit, **changes})
 
+    def identity(self, exclude: Iterable[str] = ()) -> dict[str, Any]:
+        """Return the settings as plain values, with the names of files and folders alone.
+
+        A path may be written from another folder; the digests of contents are compared besides.
+        """
+        plain = self.model_dump(mode="json", exclude={*exclude})
+        return {name: _without_folders(value) for name, value in plain.items()}
+
     def is_explicit(self, name: str, *, beyond_default: bool = False) -> bool:
         """Return whether a setting was set; to None, or with `beyond_default` to any value, only if
         that is not its default."""
@@ -147,6 +155,19 @@ class Config(Record):
             return f"{name}: a value is required"
         reason = problem["msg"].removeprefix("Value error, ")
         return f"{name}={problem['input']!r}: {reason}" if name else reason
+
+
+def _without_folders(value: Any) -> Any:
+    if isinstance(value, list):
+        return [*map(_without_folders, value)]
+    if not isinstance(value, str):
+        return value
+
+    def named(part: str) -> str:
+        is_there = os.path.exists(part)  # noqa: PTH110 - Path raises for a string that is no path
+        return Path(part).resolve().name if is_there else part
+
+    return ",".join(named(part.strip()) for part in value.split(","))  # a corpus may have several
 
 
 C = TypeVar("C", bound=Config)

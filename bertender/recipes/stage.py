@@ -110,7 +110,7 @@ def folder_digest(folder: Path) -> str:
     paths = (path for path in folder.rglob("*") if path.is_file() and path.name != TIMING_NAME)
     files = sorted(paths)
     for path in files:
-        digest.update(f"{path.name} {sha256_of(path)}".encode())
+        digest.update(f"{path.relative_to(folder)} {sha256_of(path)}".encode())
     return digest.hexdigest() if files else ""
 
 

@@ -94,7 +94,9 @@ class Encoder:
         find_encoder(self.name, setting=self.setting.replace("_", "-"))
 
     def digest(self) -> str:
-        return folder_digest(self.path)
+        from distill.teachers.encoders import commit_of
+
+        return folder_digest(self.path) or commit_of(self.name)
 
 
 def expected_encoder(name: str, earlier: Earlier) -> ExpectedModel | None:
@@ -129,6 +131,8 @@ class Pretrain(Stage):
     def files(self, config: PretrainConfig) -> Iterator[NamedFile]:
         from distill.pretraining.corpus import Corpus
 
+        if config.encoder is not None:
+            yield Encoder("encoder", config.encoder)
         if config.stack_from is not None:
             yield ArtifactFolder(config.stack_from)
         if config.phrases is not None:

@@ -76,7 +76,7 @@ class TrainingConfig(Config):
 
     def shaping(self) -> dict[str, Any]:
         """Return the settings that affect the trained model."""
-        return self.model_dump(mode="json", exclude={"checkpoint_steps", *self.judging})
+        return self.identity(exclude={"checkpoint_steps", *self.judging})
 
 
 class Keeping(NamedTuple):

@@ -14,7 +14,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from huggingface_hub import constants, try_to_load_from_cache
+from huggingface_hub import constants, hf_hub_download, try_to_load_from_cache
 from safetensors import SafetensorError
 
 from bertender.core.artifact import Artifact, sha256_of
@@ -558,7 +558,28 @@ def _packaged_folder(name: str, encoder: PackagedEncoder, setting: str) -> Path:
 
 
 def _is_cached(name: str) -> bool:
+    return bool(_cached_commit(name))
+
+
+def _cached_commit(name: str) -> str:
+    """Return the commit of a hub name in the cache folder; empty where it is not there."""
     try:
-        return isinstance(try_to_load_from_cache(name, "config.json", cache_dir=hub_cache()), str)
+        config = try_to_load_from_cache(name, "config.json", cache_dir=hub_cache())
     except ValueError:  # not a hub name
-        return False
+        return ""
+    return Path(config).parent.name if isinstance(config, str) else ""
+
+
+def commit_of(name: str) -> str:
+    """Return the commit of a hub name in the cache folder; empty for another name.
+
+    Without one, the config is fetched: so the commit is the same before the first load and after.
+    """
+    if name in PACKAGED:  # its digest is known
+        return ""
+    try:
+        if not _is_cached(name):
+            hf_hub_download(name, "config.json", cache_dir=hub_cache())
+    except (OSError, ValueError):  # not a hub name, or no hub: loading it says so
+        return ""
+    return _cached_commit(name)

@@ -397,3 +397,21 @@ def test_a_step_where_another_writes_a_sibling_is_refused(
     with pytest.raises(ConfigError, match=said):
         list(run_recipe(changed, tmp_path / "run"))
     assert not (tmp_path / "run").exists()
+
+
+def test_a_step_is_reused_from_another_folder(
+    files: ToyFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its settings name a file by another path, and the file is the same."""
+    shape = {"layers": 1, "hidden_size": 8, "heads": 2, "vocabulary_size": 100, "epochs": 1}
+    (tmp_path / "below").mkdir()
+    for folder, corpus in ((tmp_path, ""), (tmp_path / "below", "../")):
+        monkeypatch.chdir(folder)
+        name = corpus + files.corpus.name
+        steps = [{"name": "small", "stage": "pretrain", "with": {**shape, "corpus": name}}]
+        text = yaml.safe_dump({"summary": "toy", "task": files.task, "steps": steps})
+        again = built(parse_recipe("toy", text), tmp_path / "run")
+        assert again == (["small"] if folder == tmp_path else [])
+    with files.corpus.open("a", encoding="utf-8") as corpus_file:
+        corpus_file.write("\none more line")
+    assert built(parse_recipe("toy", text), tmp_path / "run") == ["small"]

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from huggingface_hub import constants
 from transformers import AutoConfig
 
 import bertender
@@ -15,10 +16,11 @@ from bertender.core.artifact import Artifact
 from bertender.core.config import Config
 from bertender.core.errors import ConfigError, DataError, UnknownNameError
 from bertender.recipes.recorded_task import recorded_task
-from bertender.recipes.stages import STAGES
+from bertender.recipes.stage import folder_digest
+from bertender.recipes.stages import STAGES, CorpusText
 from bertender.tasks.loading import load_task
 from bertender.tasks.task import Task, TaskConfig
-from distill.distillation.config import DistillConfig
+from distill.distillation.config import DistillConfig, GeneralConfig
 from distill.finetuning.config import MultiTaskConfig
 from distill.pretraining.config import PretrainConfig
 from tests.front import ToyFiles, write_toy_files
@@ -206,3 +208,61 @@ def test_data_that_are_not_the_artifacts_have_a_share_of_their_own(
     made = made_for(teacher, task="elsewhere", train="/gone/train.csv", select=0.1)
     found = recorded_task(made, {"train": files.train, "dev": files.dev})
     assert len(found.selection) == 0
+
+
+def test_a_file_that_moves_to_another_folder_counts(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+    (file := tmp_path / "a" / "part.csv").write_text("text")
+    before = folder_digest(tmp_path)
+    file.rename(tmp_path / "b" / file.name)
+    assert folder_digest(tmp_path) != before
+
+
+def test_an_encoder_of_a_hub_counts_by_its_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    stages = {
+        "finetune": MultiTaskConfig(teacher="their/model"),
+        "distill": DistillConfig(student="their/model"),
+        "distill-general": GeneralConfig(teacher="their/model"),
+        "pretrain": PretrainConfig.parse({"encoder": "their/model"}),
+    }
+    monkeypatch.setattr(CorpusText, "digest", lambda self: "")
+
+    def digests() -> list[str]:
+        return [STAGES[name].files_digest(config).strip() for name, config in stages.items()]
+
+    assert digests() == [""] * 4, "it is not on this machine, and there is no hub"
+    repository = tmp_path / "models--their--model"
+    (repository / "refs").mkdir(parents=True)
+    for commit in ("0" * 40, "1" * 40):
+        (repository / "snapshots" / commit).mkdir(parents=True)
+        (repository / "snapshots" / commit / "config.json").write_text("{}")
+        (repository / "refs" / "main").write_text(commit)
+        assert digests() == [commit] * 4
+
+
+def test_a_path_may_be_written_from_another_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a.txt", "b.txt", "texts.csv", "below/a.txt"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("text")
+    folders = {tmp_path: "", tmp_path / "below": "../", tmp_path.parent: f"{tmp_path.name}/"}
+    identities = []
+    for folder, to in folders.items():
+        monkeypatch.chdir(folder)
+        pretrained = PretrainConfig(corpus=f"{to}a.txt,{to}b.txt", phrases=Path(f"{to}a.txt"))
+        distilled = DistillConfig(
+            unlabelled=Path(f"{to}texts.csv"),
+            more_teachers=(Path(f"{to}a.txt"),),
+            student="their/model",
+        )
+        identities.append([each.shaping() for each in (pretrained, distilled)])
+    assert identities[0] == identities[1] == identities[2]
+    assert identities[0][0]["corpus"] == "a.txt,b.txt"
+    assert identities[0][1]["student"] == "their/model"
+    gone = PretrainConfig(corpus="elsewhere/a.txt,b.txt").shaping()["corpus"]
+    assert gone == "elsewhere/a.txt,b.txt"
