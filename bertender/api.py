@@ -704,7 +704,7 @@ def run_recipe(
     Args:
         recipe: a name from `bertender recipes`, or a .yaml file.
         out: directory for the artifact or JSON file of each step; by default `runs/RECIPE`. A
-            recipe with several tasks has a folder there for each.
+            recipe with several tasks has a folder there for each, and `averages.json`.
         fresh: build every step again.
         force: replace finished artifacts there that no run of a recipe has made.
         settings: `STEP.KEY` -> value, and `task.KEY` -> value, to change in the recipe.
@@ -717,18 +717,19 @@ def run_recipe(
         steps = bertender.run_recipe("recipe.yaml", out="runs/recipe", settings=fewer)
         print([(step.output, step.reused) for step in steps])
     """
-    from bertender.recipes.recipe import Recipe, Setting, load_recipe, recipes_of
+    from bertender.recipes.recipe import Recipe, Setting, load_recipe, recipes_of, save_averages
     from bertender.recipes.recipe import run_recipe as run
 
     chosen = recipe if isinstance(recipe, Recipe) else load_recipe(_at_home(recipe))
     parted = ((*place.partition("."), value) for place, value in plain(settings or {}).items())
     chosen = chosen.with_settings(Setting(step, key, value) for step, _, key, value in parted)
     directory = Path(_at_home(out or Path("runs") / chosen.name))
-    return [
-        outcome
+    found = {
+        folder.name: [*run(own, folder, fresh=fresh, force=force)]
         for folder, own in recipes_of(chosen, directory, force=force).items()
-        for outcome in run(own, folder, fresh=fresh, force=force)
-    ]
+    }
+    save_averages(found, directory)
+    return [outcome for outcomes in found.values() for outcome in outcomes]
 
 
 def make(

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import Annotated, Any, cast
 
 import typer
 from rich.table import Table
@@ -34,7 +34,6 @@ from bertender.comparison.table import DASH
 from bertender.core.artifact import Artifact
 from bertender.core.config import parts_of
 from bertender.core.errors import AccuracyError, ConfigError, TrainingError, UnknownNameError
-from bertender.core.files import save_result
 from bertender.core.machine import is_main_process
 from bertender.metrics.metric import Score
 from bertender.models.sentence_files import POOLINGS, PoolingName
@@ -47,13 +46,11 @@ from bertender.recipes.recipe import (
     read_setting,
     recipes_of,
     run_recipe,
+    save_averages,
 )
 from bertender.recipes.stages import STAGES
 from bertender.recipes.sweep import Sweep, run_sweep
 from bertender.tasks.task import TaskConfig
-
-if TYPE_CHECKING:  # loads the library for tables
-    from bertender.comparison.averages import Averages
 
 OutOption = Annotated[
     Path, typer.Option("--out", metavar="DIRECTORY", help="where to write the artifact")
@@ -273,9 +270,7 @@ def run_command(
     for folder, own in recipes_of(chosen, directory, names, force).items():
         task = folder.name if several else ""
         found[task] = _run(own, folder, fresh, force, task=task, shown=not as_json)
-    mean = averages_of(found)
-    if mean is not None:
-        save_result(mean, directory / "averages.json")
+    mean = save_averages(found, directory)
     if as_json:
         steps = {name: [*map(_as_json, outcomes)] for name, outcomes in found.items()}
         of_tasks = {"tasks": steps, "averages": mean and mean.model_dump(mode="json")}
@@ -383,21 +378,6 @@ def _run(
     if shown:
         show_gain(outcomes)
     return outcomes
-
-
-def averages_of(found: Mapping[str, Sequence[StepOutcome]]) -> Averages | None:
-    """Return the averages over the tasks of a run; None for one task, without a comparison, or
-    where no model is in all comparisons."""
-    from bertender.comparison.averages import averages
-
-    tables = {
-        name: read_comparison(each.output)
-        for name, outcomes in found.items()
-        for each in outcomes
-        if each.step.stage == "compare"
-    }
-    mean = averages(tables) if len(tables) > 1 else None
-    return mean if mean and mean.rows else None
 
 
 def _start_from(recipe: Recipe, teacher: str) -> Iterator[Setting]:

@@ -20,19 +20,21 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import yaml
 from pydantic import BeforeValidator, Field, ValidationError
 
+from bertender.comparison.records import read_comparison
 from bertender.core.artifact import Artifact, check_not_finished, digest_of
 from bertender.core.build_once import build_once, forget_work, was_built
 from bertender.core.card import library_versions
 from bertender.core.config import Config, Record, problems_of
 from bertender.core.errors import BertenderError, ConfigError, UnknownNameError, nearest_hint
-from bertender.core.files import check_parent
+from bertender.core.files import check_parent, save_result
 from bertender.recipes.stage import Earlier, Product, Source, Stage
 from bertender.recipes.stages import STAGES
 from bertender.tasks.loading import load_task
 from bertender.tasks.named import TASKS
 from bertender.tasks.task import Task, TaskConfig
 
-if TYPE_CHECKING:  # it imports PyTorch
+if TYPE_CHECKING:  # slow imports
+    from bertender.comparison.averages import Averages
     from bertender.models.own_models import ExpectedModel
 
 logger = logging.getLogger(__name__)
@@ -467,6 +469,24 @@ def run_recipe(
         yield outcome
 
 
+def save_averages(found: Mapping[str, Sequence[StepOutcome]], out: Path) -> Averages | None:
+    """Write the averages over the tasks of a run to `averages.json`; return them, or None for one
+    task, without a comparison, or where no model is in all comparisons."""
+    from bertender.comparison.averages import averages
+
+    tables = {
+        name: read_comparison(each.output)
+        for name, outcomes in found.items()
+        for each in outcomes
+        if each.step.stage == "compare"
+    }
+    mean = averages(tables) if len(tables) > 1 else None
+    if mean is None or not mean.rows:
+        return None
+    save_result(mean, out / "averages.json")
+    return mean
+
+
 def run_step(
     planned: PlannedStep, task: Task, done: Mapping[str, Artifact], fresh: bool = False
 ) -> StepOutcome:
@@ -483,7 +503,7 @@ def run_step(
     sources = [done[name] for name in planned.step.sources]
     identity: dict[str, Any] = {
         "stage": stage.name,
-        "config": config.model_dump(mode="json"),
+        "config": config.identity(),
         "files": stage.files_digest(config),
         "texts": stage.texts_digest(config, task),
         # a comparison shows names and parity of its sources, which are not in their digests

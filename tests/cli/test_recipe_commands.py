@@ -9,11 +9,11 @@ import pytest
 import yaml
 
 from bertender.cli import making
-from bertender.cli.making import averages_of, show_gain
+from bertender.cli.making import show_gain
 from bertender.core.artifact import Artifact
 from bertender.core.errors import DataError
 from bertender.core.files import save_result
-from bertender.recipes.recipe import Step, StepOutcome
+from bertender.recipes.recipe import Step, StepOutcome, save_averages
 from bertender.tasks.task import Task
 from tests.comparison import rows as measured
 from tests.front import fail, last_line, succeed, write_toy_files
@@ -66,7 +66,7 @@ def test_a_damaged_table_of_a_run_is_named(tmp_path: Path) -> None:
         Step.model_validate({"name": "table", "stage": "compare", "from": ["teacher", "words"]}),
     ]
     outcomes = [StepOutcome(each, table, reused=True, seconds=0.0, result={}) for each in steps]
-    for show in (show_gain, lambda found: averages_of({"a": found})):
+    for show in (show_gain, lambda found: save_averages({"a": found}, tmp_path)):
         with pytest.raises(DataError, match=f"{table} is not a saved comparison"):
             show(outcomes)
 

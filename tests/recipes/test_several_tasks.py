@@ -60,6 +60,10 @@ def test_each_task_has_a_folder_and_the_average_a_row(recipe: Path, tmp_path: Pa
         assert [each["value"] for each in row["scores"].values()] == scores
         assert row["average"]["value"] == pytest.approx(100 * sum(scores) / 2)
     assert averages["rows"][0]["retained"] == 1
+    (out / "averages.json").unlink()
+    bertender.run_recipe(recipe, out=out)
+    found = json.loads((out / "averages.json").read_text())
+    assert [row["scores"] for row in found["rows"]] == [row["scores"] for row in averages["rows"]]
     again = last_line(succeed("run", str(recipe), "--out", str(out), "--json"))
     assert all(
         step["reused"]
