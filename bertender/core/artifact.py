@@ -243,14 +243,14 @@ def copy_artifact(artifact: Artifact, out: Path) -> Artifact:
         ArtifactError: `out` exists and is not an artifact or has other files too, or is this
             artifact.
     """
-    out = out.resolve()
+    place, out = out, out.resolve()
     check_writable(out, artifact)
     with replacing_directory(out) as directory:
         for name in (*artifact.card.files, TIMING_NAME):
             if (artifact.path / name).is_file():
                 _copy(artifact, name, directory)
         write_moved_card(artifact, directory)
-    return Artifact.load(out)
+    return Artifact.load(place)
 
 
 MODEL_FILES = ("model.onnx", "model.safetensors")

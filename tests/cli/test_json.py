@@ -229,5 +229,13 @@ def test_json_of_a_stage_names_what_it_wrote(made: Made, tmp_path: Path) -> None
     assert said["size"]["parameters"] == written.card.findings.parameters
 
 
+def test_json_of_an_import_names_the_folder_as_it_was_given(
+    made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    said = last_line(succeed("import", made["theirs"].absolute(), "--out", "out", "--json"))
+    assert said["artifact"] == "out"
+
+
 def first_of(value: Any) -> Any:
     return value[0] if isinstance(value, list) else value
