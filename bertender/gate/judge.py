@@ -254,14 +254,15 @@ def warn_of_near_ties(
     if judged >= LEAST_JUDGED * (judged + ties):
         return
     of_spread = tolerance.tie_spreads is not None
+    others = f"Whether the other {judged} are equal says little" if judged else "None is judged"
     unit = "spreads of its outputs over texts" if of_spread else "of its largest output"
     logger.warning(
         "%s: of %d decisions, %d are so near a tie in the reference, by what rounding may move, "
         "that they are not judged: the median one changes where outputs move by %.2g %s, and one "
-        "is judged beyond %.2g. Whether the other %d are equal says little; the outputs themselves"
-        "%s are judged as ever. These margins say nothing of the reference's accuracy",
+        "is judged beyond %.2g. %s; the outputs themselves%s are judged as ever. These margins say "
+        "nothing of the reference's accuracy",
         *(name, judged + ties, ties, float(np.median(margins)), unit, least_margin(tolerance)),
-        *(judged, "" if figures.score_change is None else " and the score"),
+        *(others, "" if figures.score_change is None else " and the score"),
     )
 
 

@@ -554,6 +554,8 @@ def test_an_answer_is_judged_where_the_candidate_moves_logits_less(
     margins = margins_of(paired, tolerance)
     warn_of_near_ties("a model", figures, judged, margins, tolerance)
     assert ("of 80 decisions, 80 are so near a tie" in caplog.text) == (judged == 0)
+    assert ("None is judged; the outputs themselves" in caplog.text) == (judged == 0)
+    assert "other 0" not in caplog.text
 
 
 def test_of_near_ties_the_margin_is_said_and_not_that_little_was_learned(
