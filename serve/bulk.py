@@ -7,6 +7,7 @@ import fcntl
 import hashlib
 import json
 import logging
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -441,6 +442,11 @@ def open_journal(output: Path, identity: Mapping[str, Any]) -> Iterator[Journal]
             raise BusyError(
                 f"another process writes {output} now. Wait for it, or give another --output."
             ) from None
+        if not os.fstat(file.fileno()).st_nlink:  # that process has just ended, and removed it
+            raise BusyError(
+                f"another process has just written {output}. Run the same command again, or give "
+                "another --output."
+            )
         journal = Journal(file)
         # an unfinished line of an earlier run is cut off; whole lines stay in place, so that a kill
         # at any moment loses none
@@ -457,7 +463,7 @@ def open_journal(output: Path, identity: Mapping[str, Any]) -> Iterator[Journal]
         for rows, predictions in entries:
             Predictions.add(journal, rows, predictions)
         yield journal
-        path.unlink()
+        path.unlink(missing_ok=True)
 
 
 Entries = list[tuple[list[int], list[Classification]]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import subprocess
@@ -152,6 +153,21 @@ def test_a_line_that_a_kill_has_torn_is_asked_again(
         with pytest.raises(KeyboardInterrupt), open_journal(out, identity) as journal:
             assert journal.by_row == {0: PREDICTION, 3: PREDICTION}
             raise KeyboardInterrupt
+
+
+def test_a_journal_that_another_process_has_just_removed_is_not_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "out.jsonl"
+    with open_journal(out, {"a": 1}):
+        journal_of(out).unlink()
+
+    def lock(file: int, how: int) -> None:
+        journal_of(out).unlink()
+
+    monkeypatch.setattr(fcntl, "flock", lock)
+    with pytest.raises(BusyError, match="has just written"), open_journal(out, {"a": 1}):
+        pytest.fail("the file that is open has no name")
 
 
 def test_other_texts_or_another_model_begin_anew(
