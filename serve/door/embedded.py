@@ -179,6 +179,8 @@ class EmbeddedEngine(Engine):
         if request.timeout_ms is not None:
             wishes["wait_ms"] = request.timeout_ms
         future: asyncio.Future[tuple[Tensor, ...]] = asyncio.get_running_loop().create_future()
+        # a caller that is cancelled before it awaits the future leaves an error that nobody reads
+        future.add_done_callback(lambda done: done.cancelled() or done.exception())
         worker.waiting[request.number] = future
         worker.unsent.add(request.number)
         async with worker.turn:

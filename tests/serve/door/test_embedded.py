@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import itertools
 import os
 import signal
@@ -290,6 +291,24 @@ def test_what_a_process_cannot_take_yet_waits_and_is_not_sent_once_it_is_abandon
         assert not worker.unsent and not worker.waiting
 
     while_running(alone, use)
+
+
+def test_a_caller_that_is_cancelled_while_its_request_waits_leaves_no_error(alone: Path) -> None:
+    said: list[str] = []
+
+    async def use(engine: EmbeddedEngine) -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, at: said.append(at["message"]))
+        async with engine.processes["classifier"].turn:
+            request = request_of(("saw",))
+            caller = asyncio.create_task(engine.infer(request))
+            await asyncio.sleep(0)
+            caller.cancel()
+            await asyncio.wait({caller})
+            engine.abandon(request)
+        gc.collect()
+
+    while_running(alone, use)
+    assert not said
 
 
 @pytest.mark.fault("a file of the artifact is damaged", "an error that names the file")
