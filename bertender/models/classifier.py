@@ -297,7 +297,7 @@ def load_torch_classifier(artifact: Artifact, **settings: Any) -> PreTrainedMode
     for name, value in problem.model_settings.items():
         setattr(model.config, name, value)
     table: Any = model.get_input_embeddings()
-    check_rows(load_tokenizer(artifact.path), table.num_embeddings, artifact.path)
+    check_rows(load_tokenizer(artifact.path), table.num_embeddings, artifact.place)
     return model
 
 

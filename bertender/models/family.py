@@ -386,7 +386,11 @@ class Family:
         if self.positions_from is not None:
             return self.positions_from
         padding: int | None = config.pad_token_id
-        assert padding is not None
+        if padding is None:
+            raise ModelError(
+                f"the config of a {config.model_type!r} model has no pad_token_id, from which its "
+                "positions are counted. Set it to that of its tokenizer in a copy."
+            )
         return padding + 1
 
     def layer_weights(self, layer: nn.Module) -> dict[str, torch.Tensor]:

@@ -519,7 +519,9 @@ def _head_of(
             f"{found.source}: config.json numbers its labels {', '.join(map(str, id2label))} "
             f"(id2label), and must from 0 to {len(labels_of_config) - 1}. Correct it in a copy."
         )
-    named = tuple(str(id2label[index]) for index in labels_of_config)
+    named = tuple(
+        "" if id2label[each] is None else str(id2label[each]) for each in labels_of_config
+    )
     if labels is not None and len(labels) != len(named):
         raise ConfigError(
             f"labels={','.join(labels)}: {len(labels)} names, and {found.source} has "
@@ -528,10 +530,11 @@ def _head_of(
     if labels is None and problem in (QUESTION_ANSWERING, RANKING):
         labels = problem.label_names(())
     chosen = named if labels is None else tuple(labels)
-    if len(set(chosen)) < len(chosen):
+    if len(set(chosen)) < len(chosen) or not all(map(str.strip, chosen)):
+        fault = "two labels of one name" if all(map(str.strip, chosen)) else "a label of no name"
         raise ConfigError(
-            f"{found.source} has two labels of one name: {', '.join(chosen)}. Name them apart: "
-            "bertender import ... --labels FIRST,SECOND."
+            f"{found.source} has {fault}: {', '.join(map(repr, chosen))}. Name them apart: "
+            f"bertender import {found.source} --labels FIRST,SECOND --out DIRECTORY."
         )
     order = tuple(range(len(chosen)))
     if problem is TOKEN_CLASSIFICATION and OUTSIDE in chosen:

@@ -478,3 +478,32 @@ def test_one_output_may_be_the_logit_of_a_label(
     classifier = open_classifier(made)
     probabilities = classifier.problem.probabilities(classifier.logits(TEXTS), ("toxic",))
     np.testing.assert_allclose(probabilities, 1 / (1 + np.exp(-own_logits(folder))), atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["", " ", None])
+def test_a_label_without_a_name_is_refused(name: str | None, tmp_path: Path) -> None:
+    """An endpoint's answers are filled up with empty names."""
+    folder = save_classifier(tmp_path / "theirs")
+    config = json.loads((folder / "config.json").read_text())
+    config |= {"id2label": {"0": name, "1": "b"}, "label2id": {"b": 1}}
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ConfigError, match=rf"a label of no name: .*import {folder} --labels"):
+        open_artifact(folder)
+    assert import_model(folder, tmp_path / "made", labels=("a", "b")).card.task.labels == ("a", "b")
+
+
+def test_positions_without_a_padding_id_are_refused(tmp_path: Path) -> None:
+    folder = save_classifier(tmp_path / "theirs", "roberta", pad_token_id=1)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "pad_token_id": None}))
+    with pytest.raises(ModelError, match="'roberta' model has no pad_token_id"):
+        open_artifact(folder)
+
+
+def test_tokens_beyond_the_embeddings_are_those_of_what_was_given(tmp_path: Path) -> None:
+    folder = save_classifier(tmp_path / "theirs")
+    tokenizer = tiny_tokenizer()
+    tokenizer.add_tokens(["<user>"])
+    tokenizer.save_pretrained(folder)
+    with pytest.raises(ModelError, match=f"the embeddings of {folder} have"):
+        open_classifier(open_artifact(folder))
