@@ -85,14 +85,16 @@ class HttpClient:
         headers: Mapping[str, str],
     ) -> Any:
         """Return tritonclient's result for its tensors."""
-        from tritonclient.http import InferenceServerClient as Forms
+        from tritonclient.http import InferenceServerClient
 
-        body, size = Forms.generate_request_body(inputs, parameters=parameters)
+        body, size = InferenceServerClient.generate_request_body(inputs, parameters=parameters)
         own = {**headers, HEADER_LENGTH: str(size)}
         path = f"/v2/models/{quote(model)}/infer"
         response, content = self._ask("POST", path, body, timeout_s, own)
         length = response.getheader(HEADER_LENGTH)
-        return Forms.parse_response_body(content, header_length=length and int(length))
+        return InferenceServerClient.parse_response_body(
+            content, header_length=length and int(length)
+        )
 
     def close(self) -> None:
         """Close the connections that are not in use."""

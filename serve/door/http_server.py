@@ -171,7 +171,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self.aborting: asyncio.TimerHandle | None = None
         self.running: RequestResponseCycle | None = None
         """The request that the application has; `cycle` is the last one sent."""
-        self.last_words: bytes | None = None
+        self.pending_refusal: bytes | None = None
         """Refusal of a pipelined request, after the responses to earlier ones."""
         self.is_in_head = False
         self.head_bytes = self.parts = 0
@@ -237,8 +237,8 @@ class BoundedProtocol(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         self.waits_since = self.loop.time()
         super().on_response_complete()
-        if self.last_words is not None and self._first is None:
-            self._respond(self.last_words)
+        if self.pending_refusal is not None and self._first is None:
+            self._respond(self.pending_refusal)
         elif not self.transport.is_closing():
             self._expect()
         elif self.aborting is None:  # after `Connection: close`
@@ -247,7 +247,7 @@ class BoundedProtocol(HttpToolsProtocol):
     @property
     def _is_ending(self) -> bool:
         """Whether nothing more is read, and the connection closes after what is under way."""
-        return self.transport.is_closing() or self.last_words is not None
+        return self.transport.is_closing() or self.pending_refusal is not None
 
     @property
     def _first(self) -> RequestResponseCycle | None:
@@ -375,7 +375,7 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._is_ahead:
             if not self.is_in_head and self.cycle.more_body:
                 self.pipeline.popleft()
-            self.last_words = response
+            self.pending_refusal = response
         else:
             first = self._first
             self._respond(b"" if first is not None and first.response_started else response)
