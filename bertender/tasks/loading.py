@@ -450,6 +450,13 @@ def named_heads(config: TaskConfig) -> str | None:
     return BETWEEN.join(named)
 
 
+SECOND_TEXTS = (
+    *("text_pair", "text2", "text_2", "text_b", "pair", "hypothesis"),
+    *("sentence2", "sentence_2", "sentence_b", "question2", "question_2"),
+)
+"""Usual names of the column with the second texts of pairs."""
+
+
 def _distinct_columns(config: TaskConfig, problem: Problem[Any], there: Sequence[str]) -> Columns:
     """Return the columns to read from a file; no column may have two roles."""
     usual, pair_column = problem.usual_columns(there), config.pair_column
@@ -479,6 +486,14 @@ def _distinct_columns(config: TaskConfig, problem: Problem[Any], there: Sequence
             )
     columns = Columns((first, *pair), label)
     labels = problem.label_columns(label)
+    unread = [each for each in there if each not in (*columns.texts, *labels)]
+    second = next((each for each in unread if each.lower() in SECOND_TEXTS), None)
+    if problem.takes_pairs and not pair and second is not None:
+        logger.warning(
+            "the column %r is not read, so that each example is the text in %r alone. If it has "
+            "the second texts of pairs, name it: --pair-column %s",
+            *(second, first, second),
+        )
     if len({*columns.texts, *labels}) < len(columns.texts) + len(labels):
         paired = f"--pair-column {pair[0]}, " if pair else ""
         raise ConfigError(

@@ -76,6 +76,21 @@ def test_pairs_and_named_columns(files: Pair, suffix: str) -> None:
     assert task.train.examples == (("x", "y"), ("u", "v"))
 
 
+def test_second_texts_that_are_not_read_are_named(
+    files: Pair, caplog: pytest.LogCaptureFixture
+) -> None:
+    rows = [
+        {"text": "x", "text_pair": "y", "label": "1"},
+        {"text": "u", "text_pair": "v", "label": "0"},
+    ]
+    load_files(files(".csv", rows, rows))
+    assert "--pair-column text_pair" in caplog.text
+    caplog.clear()
+    task = load_files(files(".csv", rows, rows, pair_column="text_pair"))
+    assert task.train.examples == (("x", "y"), ("u", "v"))
+    assert "--pair-column" not in caplog.text
+
+
 @pytest.mark.parametrize(
     ("suffix", "labels", "names"),
     [
