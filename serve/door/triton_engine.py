@@ -260,20 +260,20 @@ class TritonEngine(AskedTriton):
                 # another process took the metrics port
                 if not left or PORT_IN_USE not in str(error):
                     raise
-        try:
-            await self._check_closed()
-            await self._refresh()
-        except (RefusedError, ConnectionError) as error:  # it has ended since
-            raise ServingError(f"the server did not start: {self.triton.reason}") from error
 
     async def _launch(self) -> None:
-        """Start Triton, and wait until its models are ready."""
+        """Start Triton, and wait until its models are ready and known."""
         self._close()
         self._launching = asyncio.ensure_future(asyncio.to_thread(self.triton.launch))
         await asyncio.shield(self._launching)
         self._watch_end()
         self._open(self.triton.address)
         await self._until_ready()
+        try:
+            await self._check_closed()
+            await self._refresh()
+        except (RefusedError, ConnectionError) as error:  # it has ended since
+            raise ServingError(f"the server did not start: {self.triton.reason}") from error
 
     def _watch_end(self) -> None:
         """Resolve `ended` when the supervisor ends."""

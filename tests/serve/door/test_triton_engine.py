@@ -154,6 +154,8 @@ def test_nobody_else_reaches_it(onnx_artifact: Artifact) -> None:
     async def use(engine: TritonEngine) -> None:
         assert engine.triton.supervisor is not None
         (binary, *_) = psutil.Process(engine.triton.supervisor.pid).children()
+        while not await engine.metrics():  # its port is the last that Triton opens
+            await asyncio.sleep(0.05)
         ports = {
             each.laddr for each in binary.net_connections() if each.status == psutil.CONN_LISTEN
         }
