@@ -10,6 +10,7 @@ are about the process itself. The worker ends when the socket closes.
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import struct
@@ -20,8 +21,6 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
-
-import msgspec
 
 from bertender.core.errors import BertenderError
 from serve.backend.fair_queue import Refusal, Tensors
@@ -38,14 +37,14 @@ METRICS_S = 1.0
 def frame(number: int, content: Mapping[str, Any], tensors: Sequence[Tensor] = ()) -> bytes:
     """Return a message as bytes."""
     described = [(each.name, each.datatype, each.shape, len(each.data)) for each in tensors]
-    text = msgspec.json.encode({**content, "tensors": described})
+    text = json.dumps({**content, "tensors": described}).encode()
     data = b"".join(each.data for each in tensors)
     return HEAD.pack(number, len(text), len(data)) + text + data
 
 
 def content_of(text: bytes, data: bytes) -> tuple[dict[str, Any], tuple[Tensor, ...]]:
     """Return the JSON object of a message, and its tensors."""
-    content, place, tensors = msgspec.json.decode(text), 0, []
+    content, place, tensors = json.loads(text), 0, []
     for name, datatype, shape, size in content.pop("tensors"):
         tensors.append(Tensor(name, datatype, tuple(shape), data[place : place + size]))
         place += size
