@@ -72,7 +72,7 @@ def test_every_model_of_it_classifies_a_text_here(
     assert said["not_tried"] is None
     command = said["tritonserver"].split()
     assert command[0] == "tritonserver" and f"--model-repository={tmp_path / 'models'}" in command
-    assert {"--load-model=tone", "--load-model=classifier", "--grpc-port=8001"} <= {*command}
+    assert {"--load-model=tone", "--load-model=classifier", "--http-port=8004"} <= {*command}
 
 
 def test_one_that_does_not_serve_here_is_named_and_there(
