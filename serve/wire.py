@@ -40,6 +40,9 @@ ADMIN_HEADER = "bertender-admin-token"
 GRPC_ADMIN_HEADER = f"triton-grpc-protocol-{ADMIN_HEADER}"
 """The metadata key as used by Triton and its clients."""
 
+HEADER_LENGTH = "inference-header-content-length"
+"""Header with the number of JSON bytes in a body; the others are tensors."""
+
 WORKSPACE_VARIABLE = "BERTENDER_SERVE_WORKSPACE"
 """Environment variable with the folder of a stub's server."""
 

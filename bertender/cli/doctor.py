@@ -186,12 +186,12 @@ class Finding(Record):
 
 
 def _finding(
-    name: str, value: str | None, present: str, absent: str = "", objection: str | None = None
+    name: str, value: str | None, present: str, absent: str = "", problem: str | None = None
 ) -> Finding:
     """Return a finding by its meaning if it is present, absent, or wrong."""
     if value is None:
         return Finding(name=name, value="absent", meaning=absent, ok=False)
-    return Finding(name=name, value=value, meaning=objection or present, ok=not objection)
+    return Finding(name=name, value=value, meaning=problem or present, ok=not problem)
 
 
 def findings(machine: Environment) -> list[Finding]:
@@ -215,7 +215,7 @@ def _of_hardware(machine: Environment) -> list[Finding]:
             "Python",
             machine.python,
             "bertender runs on 3.11 to 3.13",
-            objection=None
+            problem=None
             if machine.python.startswith(("3.11.", "3.12.", "3.13."))
             else "bertender is tested on 3.11 to 3.13: install it in one of these",
         ),
@@ -336,9 +336,9 @@ def _of_serving(machine: Environment) -> Iterator[Finding]:
 
 def _of_data() -> list[Finding]:
     encoder, data = demo_encoder(), data_directory()
-    objection = None if data else "there is no such folder"
+    problem = None if data else "there is no such folder"
     if data and not any(data.glob("*/*train*")):
-        objection = "no folder of a task is there, such as SST-2 with train.tsv"
+        problem = "no folder of a task is there, such as SST-2 with train.tsv"
     return [
         _finding(
             "demo encoder",
@@ -351,6 +351,6 @@ def _of_data() -> list[Finding]:
             os.environ.get(DATA_VARIABLE) or None,
             "GLUE tasks are read from this folder",
             "GLUE tasks come from the hub: set it to a folder with SST-2/train.tsv and so on",
-            objection,
+            problem,
         ),
     ]

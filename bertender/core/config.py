@@ -164,8 +164,8 @@ def _without_folders(value: Any) -> Any:
         return value
 
     def named(part: str) -> str:
-        is_there = os.path.exists(part)  # noqa: PTH110 - Path raises for a string that is no path
-        return Path(part).resolve().name if is_there else part
+        exists = os.path.exists(part)  # noqa: PTH110 - Path raises for a string that is no path
+        return Path(part).resolve().name if exists else part
 
     return ",".join(named(part.strip()) for part in value.split(","))  # a corpus may have several
 

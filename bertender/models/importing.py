@@ -50,7 +50,7 @@ from bertender.models.sentence_files import (
     module_folders,
     read_settings,
 )
-from bertender.problems import PROBLEMS
+from bertender.problems import ONE_OUTPUT, PROBLEMS, SEVERAL_OUTPUTS
 from bertender.problems.multi_label_classification import MULTI_LABEL
 from bertender.problems.multiple_choice import MULTIPLE_CHOICE
 from bertender.problems.problem import Problem, are_unnamed
@@ -639,10 +639,6 @@ def _problem_of(config: PretrainedConfig, found: FinishedModel, wanted: str | No
     )
 
 
-ONE_OUTPUT = (REGRESSION, RANKING, MULTI_LABEL)
-"""Kinds of problems whose models may have one output for a text."""
-
-
 def _may_be(config: PretrainedConfig, found: FinishedModel) -> tuple[Problem[Any], ...]:
     """Return the kinds of problems that a head which labels texts may be of, the default first."""
     stated: str | None = config.problem_type
@@ -656,7 +652,7 @@ def _may_be(config: PretrainedConfig, found: FinishedModel) -> tuple[Problem[Any
     if config.num_labels == 1:  # a softmax of one logit would always be 1
         return (REGRESSION, RANKING) if stated == REGRESSION.name else ONE_OUTPUT
     if stated is None:
-        return SINGLE_LABEL, MULTI_LABEL
+        return SEVERAL_OUTPUTS
     if stated == REGRESSION.name:
         raise ModelError(
             f"{found.source} predicts {config.num_labels} numbers of a text (problem_type "

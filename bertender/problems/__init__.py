@@ -45,6 +45,11 @@ class Kinds(Table[Problem[Any]]):
         return all(part.rpartition(OF_HEAD)[2].strip() in self for part in name.split(BETWEEN))
 
 
+ONE_OUTPUT: tuple[Problem[Any], ...] = (REGRESSION, RANKING, MULTI_LABEL)
+SEVERAL_OUTPUTS: tuple[Problem[Any], ...] = (SINGLE_LABEL, MULTI_LABEL)
+"""Kinds that the head of a finished model may be of, by its outputs for a text; the default first.
+"""
+
 PROBLEMS = Kinds("problem type", {kind.name: kind for kind in KINDS})
 
 

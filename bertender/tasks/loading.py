@@ -7,6 +7,7 @@ are left out instead; a bad file is still an error.
 from __future__ import annotations
 
 import logging
+import os
 import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -486,7 +487,7 @@ def _distinct_columns(config: TaskConfig, problem: Problem[Any], there: Sequence
             )
     columns = Columns((first, *pair), label)
     labels = problem.label_columns(label)
-    unread = [each for each in there if each not in (*columns.texts, *labels)]
+    unread = (each for each in there if each not in (first, *labels))
     second = next((each for each in unread if each.lower() in SECOND_TEXTS), None)
     if problem.takes_pairs and not pair and second is not None:
         logger.warning(
@@ -523,5 +524,6 @@ def _name(config: TaskConfig, first: Path) -> str:
     if config.task != default_of("task"):
         return config.task
     if first.stem in ("train", "train.seq", "dev", "test"):
-        return first.parent.resolve().name or first.stem
+        # a link keeps its name, and `..` has that of its folder
+        return Path(os.path.abspath(first)).parent.name or first.stem  # noqa: PTH100
     return first.stem

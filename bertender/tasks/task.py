@@ -30,11 +30,9 @@ from bertender.core.errors import ConfigError, UnknownNameError, nearest_hint
 from bertender.core.findings import ChosenOn
 from bertender.metrics import METRICS
 from bertender.metrics.metric import AND, is_labelled, labels_of_head, of_one_head
-from bertender.problems import PROBLEMS
+from bertender.problems import ONE_OUTPUT, PROBLEMS, SEVERAL_OUTPUTS
 from bertender.problems.multi_label_classification import MULTI_LABEL
 from bertender.problems.problem import Problem, are_unnamed
-from bertender.problems.ranking import RANKING
-from bertender.problems.regression import REGRESSION
 from bertender.problems.several_heads import SeveralHeads
 from bertender.problems.single_label_classification import SINGLE_LABEL
 from bertender.text.batch import Example
@@ -50,12 +48,6 @@ LEAST_TEXTS = 50
 """Fewest validation texts: one text is 2 points."""
 FEWEST_HELD_OUT = 10
 """Fewest held-out texts of a single file."""
-
-OF_ONE_HEAD = (
-    {REGRESSION.name, RANKING.name, MULTI_LABEL.name},
-    {SINGLE_LABEL.name, MULTI_LABEL.name},
-)
-"""Kinds of problems that an imported head may be of, by name: with one output, and several."""
 
 SALT = b"selection of bertender"
 """Salt for validation texts, so that other hashes draw other texts."""
@@ -335,7 +327,8 @@ class Task:
         texts an example."""
         own = artifact.card.task.problem_type
         if own != self.problem_type:
-            alike = any({own, self.problem_type} <= kinds for kinds in OF_ONE_HEAD)
+            heads = ({each.name for each in kinds} for kinds in (ONE_OUTPUT, SEVERAL_OUTPUTS))
+            alike = any({own, self.problem_type} <= names for names in heads)
             either = artifact.card.stage == IMPORT_STAGE and alike
             otherwise = (
                 f" Or, as its head may be of either: bertender import {artifact.place} "

@@ -19,6 +19,7 @@ from typing import Any
 from urllib.parse import quote
 
 from serve.client.access import Access
+from serve.wire import HEADER_LENGTH
 
 
 class TimedReader(io.RawIOBase):
@@ -155,10 +156,6 @@ class HttpClient:
         connection.timeout = _left(deadline)
         connection.connect()
         return connection
-
-
-HEADER_LENGTH = "Inference-Header-Content-Length"
-"""Header with the number of JSON bytes in a body; the others are tensors."""
 
 
 def _is_open(connection: http.client.HTTPConnection) -> bool:

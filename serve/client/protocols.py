@@ -183,20 +183,19 @@ class Protocol(ABC):
     def connect_async(self, address: str, access: Access) -> Any:
         """Return a client of host:port whose methods are awaited."""
 
+    @abstractmethod
     def model_config(self, client: Any, model: str, timeout_s: float, headers: Headers) -> Any:
         """Request the configuration of a model, with a client of either kind."""
-        return client.get_model_config(model, headers=dict(headers), **_limit(client, timeout_s))
 
     def config_of(self, response: Any) -> dict[str, Any]:
         """Return the configuration in the response of `model_config`."""
         return dict(response)
 
+    @abstractmethod
     def infer(
         self, client: Any, model: str, inputs: Sequence[Any], timeout_s: float, headers: Headers
     ) -> Any:
         """Request predictions for input tensors, with a client of either kind."""
-        more = {"parameters": TRUNCATING, **_limit(client, timeout_s)}
-        return client.infer(model, inputs, headers=dict(headers), **more)
 
     def limit_async(self, timeout_s: float) -> AbstractAsyncContextManager[Any]:
         """Return a context that limits the time of a block, if the client of asyncio does not."""
@@ -222,11 +221,6 @@ class Protocol(ABC):
         if isinstance(error, InferenceServerException):
             return self.refusal(error.status() or "", error.message() or "")
         return next((failure for kind, failure in self.kinds if isinstance(error, kind)), None)
-
-
-def _limit(client: Any, timeout_s: float) -> dict[str, float]:
-    """Return the arguments of a limit; `limit_async` has that of asyncio's client."""
-    return {"timeout_s": timeout_s} if isinstance(client, HttpClient) else {}
 
 
 class Http(Protocol):
@@ -265,6 +259,15 @@ class Http(Protocol):
             ssl_context=access.context,
         )
 
+    def model_config(self, client: Any, model: str, timeout_s: float, headers: Headers) -> Any:
+        return client.get_model_config(model, headers=dict(headers), **_limit(client, timeout_s))
+
+    def infer(
+        self, client: Any, model: str, inputs: Sequence[Any], timeout_s: float, headers: Headers
+    ) -> Any:
+        more = {"parameters": TRUNCATING, **_limit(client, timeout_s)}
+        return client.infer(model, inputs, headers=dict(headers), **more)
+
     def limit_async(self, timeout_s: float) -> AbstractAsyncContextManager[Any]:
         return asyncio.timeout(timeout_s)
 
@@ -290,6 +293,11 @@ class Http(Protocol):
         ):
             return CLOSED  # closed in a TLS handshake: something listens
         return super().failure(error)
+
+
+def _limit(client: Any, timeout_s: float) -> dict[str, float]:
+    """Return the arguments of a limit; `limit_async` has that of asyncio's client."""
+    return {"timeout_s": timeout_s} if isinstance(client, HttpClient) else {}
 
 
 class Grpc(Protocol):

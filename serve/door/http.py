@@ -29,7 +29,6 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from serve.door.engine import Code, Model, RefusedError
 from serve.door.http_bodies import (
-    HEADER_LENGTH,
     ClientGoneError,
     body_of,
     json_response,
@@ -40,7 +39,7 @@ from serve.door.http_bodies import (
 from serve.door.records import Visit
 from serve.door.requests import checked, invalid, most_body_bytes
 from serve.door.service import EXTENSIONS, FAILURE, SERVER_NAME, SERVER_VERSION, Door, platform_of
-from serve.wire import ADMIN_HEADER, width_of
+from serve.wire import ADMIN_HEADER, HEADER_LENGTH, width_of
 
 logger = logging.getLogger(__name__)
 

@@ -38,7 +38,7 @@ from serve.door.requests import (
     invalid,
     shown,
 )
-from serve.wire import BYTES, Tensor, split
+from serve.wire import BYTES, HEADER_LENGTH, Tensor, split
 
 T = TypeVar("T")
 WINDOW_BITS = {"gzip": 31, "deflate": 15}
@@ -158,8 +158,6 @@ def json_response(
     return Response(body, status, headers=headers, media_type="application/json")
 
 
-HEADER_LENGTH = "inference-header-content-length"
-"""Header with the number of JSON bytes in a body; the others are tensors."""
 STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
 """A JSON string."""
 

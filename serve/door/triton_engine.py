@@ -15,6 +15,7 @@ import logging
 import os
 from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import suppress
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote
@@ -36,7 +37,7 @@ from serve.door.engine import (
     model_of,
 )
 from serve.door.requests import BINARY_SIZE
-from serve.door.triton_http import FORBIDDEN, Answer, TritonHttp, UnsentError
+from serve.door.triton_http import Answer, TritonHttp, UnsentError
 from serve.repository import model_names
 from serve.repository.config_pbtxt import CONFIG_NAME, model_config_of, read_model_config
 from serve.server.triton_process import LOOPBACK, Triton, checked_token
@@ -46,7 +47,7 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-OK = 200
+LIVE, REPOSITORY = "/v2/health/live", "repository/models"
 POLL_S = 0.05
 CRASH_S = 2.0
 """Longest time until the end of a Triton that has crashed is noticed."""
@@ -89,10 +90,10 @@ class AskedTriton(Engine):
 
     async def _are_ready(self) -> bool:
         assert self.http is not None
-        paths = ("/v2/health/live", *(f"{_path(name)}/ready" for name in self.names))
+        paths = (LIVE, *(f"{_path(name)}/ready" for name in self.names))
         try:
             for path in paths:
-                if (await self.http.ask("GET", path)).status != OK:
+                if (await self.http.ask("GET", path)).status != HTTPStatus.OK:
                     return False
         except ConnectionError:  # Triton does not listen yet
             return False
@@ -138,7 +139,7 @@ class AskedTriton(Engine):
     async def _abandon(self, request: InferRequest, inputs: Sequence[Tensor]) -> None:
         parameters: dict[str, bool | float | str]
         parameters = {ABANDON: request.number, CALLER: request.caller}
-        with suppress(RefusedError):  # the answer is none
+        with suppress(RefusedError):  # nobody waits for the answer
             await self._infer(request.model, inputs, parameters)
 
     def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
@@ -183,7 +184,7 @@ class AskedTriton(Engine):
             raise away() from None
         except ConnectionResetError:
             raise await self._lost() from None
-        if answer.status == OK:
+        if answer.status == HTTPStatus.OK:
             return answer
         code = CODES.get(answer.status, Code.FAILED)
         after_s = RETRY_AFTER_S if code is Code.UNAVAILABLE else None
@@ -218,8 +219,8 @@ class AskedTriton(Engine):
         self._models = models
 
 
-def _path(model: str) -> str:
-    return f"/v2/models/{quote(model, safe='')}"
+def _path(model: str, folder: str = "models") -> str:
+    return f"/v2/{folder}/{quote(model, safe='')}"
 
 
 async def _answer_of(call: asyncio.Task[T]) -> T:
@@ -294,7 +295,7 @@ class TritonEngine(AskedTriton):
         if self.http is None:  # the door has given this Triton up
             return ended()
         assert self.ended is not None and self.triton.supervisor is not None
-        # told to end, Triton closes its connections before it ends well
+        # on an orderly shutdown, Triton closes its connections before it exits with status 0
         await asyncio.wait({self.ended}, timeout=CRASH_S)
         return ended() if self.triton.supervisor.poll() else away()
 
@@ -317,10 +318,10 @@ class TritonEngine(AskedTriton):
         """Check that Triton refuses requests without the token, before using it."""
         open_http = TritonHttp(self.triton.address, token="")
         try:
-            status = (await open_http.ask("GET", "/v2/health/live")).status
+            status = (await open_http.ask("GET", LIVE)).status
         finally:
             open_http.close()
-        if status != FORBIDDEN:
+        if status != HTTPStatus.FORBIDDEN:  # Triton's status without its token
             raise ServingError(
                 "the server answered a request without the token, and was stopped: its routes are "
                 "open. Use a version of the server that knows --http-restricted-api."
@@ -356,7 +357,7 @@ class TritonEngine(AskedTriton):
     async def _load(self, model: str) -> None:
         # from its folder, without files or settings from a request
         try:
-            await self._ask("POST", f"/v2/repository/models/{quote(model, safe='')}/load", {})
+            await self._ask("POST", f"{_path(model, REPOSITORY)}/load", {})
             if not model.endswith(CANDIDATE_SUFFIX):
                 self.names = self.triton.models = tuple(dict.fromkeys((*self.names, model)))
         finally:
@@ -367,7 +368,7 @@ class TritonEngine(AskedTriton):
 
     async def _unload(self, model: str) -> None:
         try:
-            await self._ask("POST", f"/v2/repository/models/{quote(model, safe='')}/unload", {})
+            await self._ask("POST", f"{_path(model, REPOSITORY)}/unload", {})
             self.names = self.triton.models = tuple(each for each in self.names if each != model)
         finally:
             await self._refresh()
@@ -458,7 +459,7 @@ class AttachedEngine(AskedTriton):
         assert self.http is not None
         with suppress(TimeoutError, ConnectionError):
             async with asyncio.timeout(ANSWER_S):
-                return (await self.http.ask("GET", "/v2/health/live")).status == FORBIDDEN
+                return (await self.http.ask("GET", LIVE)).status == HTTPStatus.FORBIDDEN
         return False
 
     async def _update_models(self) -> None:

@@ -1,6 +1,6 @@
-"""HTTP/1.1 to Triton, over connections that are kept, each with one request at a time.
+"""An HTTP/1.1 client of Triton with persistent connections, each with one request at a time.
 
-A call over gRPC would take the event loop 0.3 ms longer. Triton's parser of HTTP, which crashes at
+gRPC would take more of the event loop's time. Triton's parser of HTTP, which crashes at
 some malformed bodies, only gets what this module writes from validated requests.
 
 https://github.com/triton-inference-server/server/blob/main/docs/protocol/extension_binary_data.md
@@ -16,15 +16,12 @@ from typing import Any, cast
 import httptools
 import msgspec
 
-from serve.door.http_bodies import HEADER_LENGTH
-from serve.wire import ADMIN_HEADER, Tensor
+from serve.wire import ADMIN_HEADER, HEADER_LENGTH, Tensor
 
 UNIX = "unix:"
 """Start of the address of a socket in the file system."""
 MOST_IDLE = 64
-"""Most connections kept without a request."""
-FORBIDDEN = 403
-"""Triton's status for a request without its token."""
+"""Most idle connections."""
 
 
 @dataclass

@@ -243,6 +243,9 @@ def test_a_file_called_train_gives_its_folder_as_name(
     (folder / "runs").mkdir()
     monkeypatch.chdir(folder / "runs")
     assert load_files(TaskConfig(train=Path("../train.csv"), dev=dev)).name == "beers"
+    current = tmp_path / "current"
+    current.symlink_to(train.parent)
+    assert load_files(TaskConfig(train=current / train.name, dev=dev)).name == "current"
 
 
 @pytest.mark.parametrize("suffix", WRITERS)

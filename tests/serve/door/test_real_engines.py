@@ -30,10 +30,10 @@ from bertender.core.artifact import Artifact
 from bertender.models.classifier import Classifier
 from serve.door.engine import RefusedError
 from serve.door.grpc_front import draft_of
-from serve.door.http_bodies import HEADER_LENGTH, read_request
+from serve.door.http_bodies import read_request
 from serve.door.requests import Asked, checked
 from serve.server.server import Server
-from serve.wire import Tensor, joined
+from serve.wire import HEADER_LENGTH, Tensor, joined
 from tests.serve.door.fake_engine import model_of
 from tests.serve.door.raw_http import Answer, body, exchange, get, post, read_answer
 from tests.serve.door.test_attacks import GRPC_ATTACKS, HTTP_ATTACKS, made
